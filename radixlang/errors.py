@@ -1,0 +1,151 @@
+"""Every error radixlang raises on purpose.
+
+RadixlangError
+├── ModelError
+│   ├── ModelNotFoundError        no such folder, file or cached hub name
+│   └── ModelFormatError          unreadable, truncated or unsupported weights
+├── ParameterError                a wrong or unknown argument (also a ValueError)
+├── RequestError                  one generation failed; the runtime goes on
+│   ├── PromptTooLongError        the prompt does not fit the model's context
+│   ├── PoolExhaustedError        the KV pool cannot hold this request
+│   ├── NumericalError            the model produced NaN or infinite logits
+│   ├── CancelledError            cancelled by its owner
+│   └── DeadlineError             ran past its timeout (also a TimeoutError)
+├── ConstraintError
+│   ├── InvalidConstraintError    the regex, schema or grammar itself is wrong
+│   ├── UnsupportedConstraintError  it is right, and names something we refuse
+│   └── IncompleteError           generation ended before the constraint was satisfied
+├── ValueParseError               generated text is not a value of the asked type
+├── ProgramError                  wraps the first error of a program with its place in it
+│   └── JoinError                 one or more branches of a fork failed
+├── NeedsValueError               Python asked for a generated value where there is none yet
+├── StateClosedError              a finished or failed state was appended to
+├── TemplateError                 a .radix file is wrong: file, line, column, caret
+├── ScriptError                   a scripted fake model has no answer for this prompt
+└── RuntimeClosedError            the runtime was closed
+
+A message says what happened, the values, and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class RadixlangError(Exception):
+    """Base of every error that radixlang raises on purpose."""
+
+
+class ModelError(RadixlangError):
+    """A model could not be found or loaded."""
+
+
+class ModelNotFoundError(ModelError):
+    """No folder, GGUF file or cached hub name answers to the given name."""
+
+
+class ModelFormatError(ModelError):
+    """The weights are unreadable, truncated, or of an architecture that cannot be served."""
+
+
+class ParameterError(RadixlangError, ValueError):
+    """An argument is unknown or out of range."""
+
+
+class RequestError(RadixlangError):
+    """One generation failed. Other programs and the runtime go on."""
+
+
+class PromptTooLongError(RequestError):
+    """Prompt and requested tokens do not fit the model's context."""
+
+
+class PoolExhaustedError(RequestError):
+    """The KV pool cannot hold this request even with everything else evicted."""
+
+
+class NumericalError(RequestError):
+    """The model produced NaN or infinite logits."""
+
+
+class CancelledError(RequestError):
+    """The generation or its branch was cancelled by its owner."""
+
+
+class DeadlineError(RequestError, TimeoutError):
+    """The generation ran past its timeout."""
+
+
+class ConstraintError(RadixlangError):
+    """A constraint could not be compiled or satisfied."""
+
+
+class InvalidConstraintError(ConstraintError, ValueError):
+    """The regex, schema, grammar or list of choices itself is wrong."""
+
+
+class UnsupportedConstraintError(ConstraintError):
+    """The constraint is valid, and uses something that is refused rather than ignored."""
+
+
+class IncompleteError(ConstraintError):
+    """Generation ended before its constraint was satisfied; `partial` has what there was."""
+
+    def __init__(self, message: str, partial: str = "") -> None:
+        super().__init__(message)
+        self.partial = partial
+
+
+class ValueParseError(RadixlangError, ValueError):
+    """Generated text is not a value of the type that was asked for; `partial` is the text."""
+
+    def __init__(self, message: str, partial: str = "") -> None:
+        super().__init__(message)
+        self.partial = partial
+
+
+class ProgramError(RadixlangError):
+    """The first error of a program, with its place in the program.
+
+    `location` is "file:line", `branch` the path of fork indices from the root state, and
+    `prompt_tail` the last characters of the prompt. The original error is `__cause__`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        location: str = "",
+        branch: tuple[int, ...] = (),
+        prompt_tail: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.location = location
+        self.branch = branch
+        self.prompt_tail = prompt_tail
+
+
+class JoinError(ProgramError):
+    """One or more branches of a fork failed; `errors` maps the branch index to its error."""
+
+    def __init__(self, message: str, errors: dict[int, BaseException], **place: object) -> None:
+        super().__init__(message, **place)  # type: ignore[arg-type]
+        self.errors = errors
+
+
+class NeedsValueError(RadixlangError):
+    """Python code looked at a generated value that does not exist yet (while tracing)."""
+
+
+class StateClosedError(RadixlangError):
+    """A state whose run has finished, failed or been joined was appended to."""
+
+
+class TemplateError(RadixlangError):
+    """A .radix template is wrong; the message carries file, line, column and a caret."""
+
+
+class ScriptError(RequestError):
+    """A scripted fake model has no answer for the prompt it was given."""
+
+
+class RuntimeClosedError(RadixlangError):
+    """The runtime was closed while or before the request ran."""

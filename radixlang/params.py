@@ -1,0 +1,131 @@
+"""Sampling parameters: declared, defaulted and checked in this one place."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from radixlang.errors import ParameterError
+
+MAX_SEED = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one generation samples and when it ends.
+
+    Args:
+        max_tokens: most tokens to generate.
+        min_tokens: end tokens and stop strings are held back until this many tokens exist.
+        temperature: 0 is greedy.
+        top_k: keep the k most likely tokens; None keeps all.
+        top_p: keep the smallest set of tokens with this much probability.
+        min_p: drop tokens less likely than this fraction of the most likely one.
+        frequency_penalty: subtracted from a logit once for each earlier generated occurrence.
+        presence_penalty: subtracted once if the token was generated at all.
+        repetition_penalty: divides positive and multiplies negative logits of seen tokens
+            (prompt included), as in CTRL (Keskar et al. 2019, section 4.1).
+        stop: strings that end the generation; the text ends before the match.
+        stop_token_ids: token ids that end it, beside the model's own end tokens.
+        ignore_eos: go on past the model's end tokens.
+        seed: 64-bit key of this generation's random numbers; None draws one.
+        logprobs: record the log-probability of each generated token.
+        top_logprobs: also record this many most likely alternatives.
+
+    Raises:
+        ParameterError: a value is out of range.
+    """
+
+    max_tokens: int = 128
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    seed: int | None = None
+    logprobs: bool = False
+    top_logprobs: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", _as_tuple(self.stop, str, "stop"))
+        object.__setattr__(
+            self, "stop_token_ids", _as_tuple(self.stop_token_ids, int, "stop_token_ids")
+        )
+        _require(_is_int(self.max_tokens) and self.max_tokens >= 1, "max_tokens", self.max_tokens,
+                 "an integer of at least 1")  # fmt: skip
+        _require(_is_int(self.min_tokens) and 0 <= self.min_tokens <= self.max_tokens,
+                 "min_tokens", self.min_tokens, f"between 0 and max_tokens={self.max_tokens}")  # fmt: skip
+        _require(_is_number(self.temperature) and 0 <= self.temperature < float("inf"),
+                 "temperature", self.temperature, "a finite number of at least 0")  # fmt: skip
+        _require(self.top_k is None or (_is_int(self.top_k) and self.top_k >= 1),
+                 "top_k", self.top_k, "an integer of at least 1, or None for all tokens")  # fmt: skip
+        _require(_is_number(self.top_p) and 0 < self.top_p <= 1, "top_p", self.top_p,
+                 "above 0 and at most 1")  # fmt: skip
+        _require(_is_number(self.min_p) and 0 <= self.min_p <= 1, "min_p", self.min_p,
+                 "between 0 and 1")  # fmt: skip
+        for name in ("frequency_penalty", "presence_penalty"):
+            value = getattr(self, name)
+            _require(_is_number(value) and -2 <= value <= 2, name, value, "between -2 and 2")
+        _require(_is_number(self.repetition_penalty) and self.repetition_penalty > 0,
+                 "repetition_penalty", self.repetition_penalty, "above 0 (1 is off)")  # fmt: skip
+        _require("" not in self.stop, "stop", self.stop, "strings that are not empty")
+        _require(self.seed is None or (_is_int(self.seed) and 0 <= self.seed <= MAX_SEED),
+                 "seed", self.seed, "an integer from 0 to 2**64 - 1, or None")  # fmt: skip
+        _require(_is_int(self.top_logprobs) and 0 <= self.top_logprobs <= 100,
+                 "top_logprobs", self.top_logprobs, "between 0 and 100")  # fmt: skip
+
+    @classmethod
+    def from_kwargs(cls, **kwargs: Any) -> SamplingParams:
+        """Build from keyword arguments; an unknown one is refused with the nearest known name."""
+        return cls(**check_names(kwargs))
+
+    def override(self, **kwargs: Any) -> SamplingParams:
+        """A copy with the given fields changed; unknown names are refused."""
+        return replace(self, **check_names(kwargs)) if kwargs else self
+
+
+PARAM_NAMES = tuple(field.name for field in fields(SamplingParams))
+
+
+def check_names(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return kwargs, or raise a ParameterError that names the nearest known parameter."""
+    for name in kwargs:
+        if name not in PARAM_NAMES:
+            close = difflib.get_close_matches(name, PARAM_NAMES, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(PARAM_NAMES)}"
+            raise ParameterError(f"unknown sampling parameter {name!r}; {hint}")
+    return kwargs
+
+
+def _as_tuple(value: Any, kind: type, name: str) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, kind):
+        return (value,)
+    if isinstance(value, str):
+        raise ParameterError(f"{name} must be {kind.__name__}s, got {value!r}")
+    items = tuple(value)
+    for item in items:
+        if not isinstance(item, kind) or isinstance(item, bool):
+            raise ParameterError(f"{name} must hold {kind.__name__}s, got {item!r}")
+    return items
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _require(ok: bool, name: str, value: object, expected: str) -> None:
+    if not ok:
+        raise ParameterError(f"{name} must be {expected}, got {value!r}")

@@ -1,0 +1,253 @@
+"""The seam between the language and whatever runs it: Backend and Branch.
+
+The language knows these types and nothing else of a runtime. The engine in
+`radixlang.runtime`, the scripted fake in `radixlang.testing` and the dry run behind
+`explain` implement them and pass the same contract tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from radixlang.errors import CancelledError
+from radixlang.params import SamplingParams
+
+FinishReason = Literal["eos", "stop", "length", "constraint"]
+
+
+class Markup(str):
+    """Text of a chat template. Special tokens inside it are recognised; in plain str they are
+    ordinary characters, so that data never becomes syntax."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation, content byte for byte as the program wrote it."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-probability (natural log) of a generated token, and its likeliest alternatives."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Where the tokens of one generation came from, in tokens, and how long it took.
+
+    prompt = cached + computed. Forced tokens are appended by a constraint without sampling;
+    generated = forced + sampled.
+    """
+
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_computed_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_forced_tokens: int = 0
+    time_to_first_token_s: float = 0.0
+    total_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished generation.
+
+    `text` excludes the stop string or end token that ended it; `token_ids` are the tokens
+    that stay on the branch. `stop_reason` is the stop string or token id, where one matched.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    stop_reason: str | int | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class OptionScore:
+    """Log-probabilities of one option's tokens under the branch's prompt.
+
+    `is_greedy[i]` tells whether token i was the model's most likely one there. Where an option
+    merges with the end of the prompt into other tokens, the tokens scored start before it, at
+    the last boundary that prompt and options share.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    is_greedy: tuple[bool, ...] = ()
+
+    @property
+    def total(self) -> float:
+        """Summed log-probability."""
+        return sum(self.logprobs)
+
+    @property
+    def mean(self) -> float:
+        """Log-probability a token."""
+        return self.total / max(1, len(self.logprobs))
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of a stream: text that is final (never half a character), and its tokens."""
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+    num_forced: int = 0
+
+
+class Generation(Future[Completion]):
+    """A future of a Completion that is also a stream of Deltas.
+
+    Backends call `push` and then `set_result` or `set_exception`, from one thread. Iterating
+    yields each Delta as it comes and raises the generation's error, if there is one, at the end.
+    """
+
+    def __init__(self, on_cancel: Callable[[], None] | None = None) -> None:
+        super().__init__()
+        self._on_cancel = on_cancel
+        self._deltas: list[Delta] = []
+        self._readers: list[Callable[[Delta | None], None]] = []
+        self.add_done_callback(lambda _: self._notify(None))
+
+    def push(self, delta: Delta) -> None:
+        """Publish a delta to all readers, present and future."""
+        with self._condition:
+            self._deltas.append(delta)
+            readers = tuple(self._readers)
+        for reader in readers:
+            reader(delta)
+
+    def subscribe(self, reader: Callable[[Delta | None], None]) -> None:
+        """Call reader(delta) for every delta, past and to come, and reader(None) at the end.
+
+        Calls come from the publishing thread, so a reader must be quick and must not block.
+        """
+        with self._condition:
+            past = tuple(self._deltas)
+            self._readers.append(reader)
+            for delta in past:
+                reader(delta)
+            ended = self.done()
+        if ended:
+            reader(None)
+
+    def cancel(self) -> bool:
+        """Ask the backend to stop; the future then raises our CancelledError."""
+        if self.done():
+            return False
+        if self._on_cancel is not None:
+            self._on_cancel()
+        else:
+            self.fail(CancelledError("the generation was cancelled"))
+        return True
+
+    def fail(self, error: BaseException) -> None:
+        """Set the error unless the future has ended already."""
+        if not self.done():
+            self.set_exception(error)
+
+    def __iter__(self) -> Iterator[Delta]:
+        queue: SimpleQueue[Delta | None] = SimpleQueue()
+        self.subscribe(queue.put)
+        while (delta := queue.get()) is not None:
+            yield delta
+        self.result()
+
+    def _notify(self, delta: Delta | None) -> None:
+        for reader in tuple(self._readers):
+            reader(delta)
+
+
+@runtime_checkable
+class Branch(Protocol):
+    """A path from the root of the radix tree to a point, held by a lease.
+
+    Operations are queued and run in the order they were called; every method returns at once.
+    After the first error of a branch every later future of it fails with that error.
+    A branch may be used from any one thread at a time.
+    """
+
+    def extend(self, content: str | Sequence[int]) -> None:
+        """Queue text, Markup or token ids. Text between two generations is tokenised as one run."""
+        ...
+
+    def generate(self, params: SamplingParams, constraint: Any | None = None) -> Generation:
+        """Queue a generation; its tokens are appended to the branch."""
+        ...
+
+    def score(self, options: Sequence[str]) -> Future[list[OptionScore]]:
+        """Queue the scoring of options after the prompt so far; the branch itself is unchanged."""
+        ...
+
+    def fork(self, n: int) -> list[Branch]:
+        """n branches that start where this one is once its queued operations have run.
+
+        Nothing is copied or computed twice; the shared prefix stays pinned until the last of
+        them is released. This branch stays usable.
+        """
+        ...
+
+    def tokens(self) -> Future[tuple[int, ...]]:
+        """Queue a reading of the branch's token ids, pending text tokenised."""
+        ...
+
+    def cancel(self) -> None:
+        """Fail what is queued or running with CancelledError, then release."""
+        ...
+
+    def release(self) -> None:
+        """Free what only this branch holds, once its queued operations have run. Idempotent."""
+        ...
+
+
+class Backend(Protocol):
+    """What a program runs on."""
+
+    @property
+    def model_name(self) -> str:
+        """The name shown in errors and views."""
+        ...
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of a prompt and its generation together."""
+        ...
+
+    def new_branch(self, *, namespace: str = "") -> Branch:
+        """An empty branch. Nothing is shared between namespaces, in memory or in time."""
+        ...
+
+    def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+        """The model's own chat template applied to the messages.
+
+        Raises:
+            ParameterError: the template refuses the messages (unknown role, wrong order).
+        """
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text run at the start of a prompt, BOS excluded."""
+        ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens included."""
+        ...
+
+    def compile_constraint(self, spec: Any) -> Any:
+        """Compile a constraint specification for this model's vocabulary (cached by content)."""
+        ...
