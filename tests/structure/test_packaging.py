@@ -1,0 +1,54 @@
+"""What pyproject lists is what is on disk, and nothing of ours lands under a bare name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = {"radixlang": "radixlang", "runtime": "radixlang.runtime", "kernels": "radixlang.kernels"}
+
+
+def setuptools_table() -> dict[str, Any]:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        return tomllib.load(file)["tool"]["setuptools"]
+
+
+def packages_on_disk() -> dict[str, str]:
+    """Dotted name → folder, for every folder of ours that holds Python files."""
+    found = {}
+    for folder, package in SOURCES.items():
+        for path in [ROOT / folder, *sorted((ROOT / folder).rglob("*"))]:
+            inside_link = any(parent.is_symlink() for parent in [path, *path.parents])
+            if path.is_dir() and not inside_link and any(path.glob("*.py")):
+                suffix = path.relative_to(ROOT / folder).parts
+                found[".".join([package, *suffix])] = str(path.relative_to(ROOT))
+    return found
+
+
+def test_every_package_is_listed_and_mapped() -> None:
+    table = setuptools_table()
+    assert sorted(table["packages"]) == sorted(packages_on_disk())
+    assert {name: table["package-dir"][name] for name in table["packages"]} == packages_on_disk()
+
+
+def test_links_make_a_checkout_importable() -> None:
+    for name in ("runtime", "kernels"):
+        link = ROOT / "radixlang" / name
+        assert link.is_symlink()
+        assert link.resolve() == ROOT / name
+
+
+def test_kernels_folder_is_no_package_by_itself() -> None:
+    """transformers imports whatever package is called `kernels`; ours must not answer."""
+    assert not (ROOT / "kernels" / "__init__.py").exists()
+
+
+def test_installed_package_is_typed() -> None:
+    assert (ROOT / "radixlang" / "py.typed").exists()
