@@ -21,6 +21,7 @@ RadixlangError
 ├── NeedsValueError               Python asked for a generated value where there is none yet
 ├── StateClosedError              a finished or failed state was appended to
 ├── TemplateError                 a .radix file is wrong: file, line, column, caret
+├── OwnershipError                KV slots or a lease given up twice: a bug in the caller
 ├── ScriptError                   a scripted fake model has no answer for this prompt
 └── RuntimeClosedError            the runtime was closed
 
@@ -145,6 +146,10 @@ class TemplateError(RadixlangError):
 
 class ScriptError(RequestError):
     """A scripted fake model has no answer for the prompt it was given."""
+
+
+class OwnershipError(RadixlangError):
+    """KV slots or a lease were released twice, or used after their release."""
 
 
 class RuntimeClosedError(RadixlangError):

@@ -1,0 +1,505 @@
+"""The radix tree of the KV cache: token sequences with common prefixes, each stored once.
+
+Edges are compressed: a node holds a run of tokens and, for each, the slot of its keys and values.
+The tree knows slots only as numbers. Matching is by token at every page size: pages are how the
+pool allocates, not how the tree compares (see pool.py), so a partly matched page is reused
+by reference and siblings always differ in their first token.
+
+Children are found by their first token in a dictionary, so a fan-out of ten thousand costs what a
+fan-out of two does. Nothing is shared between namespaces: each has its own root.
+
+One thread owns a tree; readers on others use snapshots (tree_view.py). Nothing here locks.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from radixlang.errors import OwnershipError, ParameterError
+from radixlang.runtime.eviction import NEVER, LruPolicy, make_policy
+from radixlang.runtime.lease import Lease
+from radixlang.runtime.pool import NO_SLOTS, PagePool, Slots
+from radixlang.runtime.radix_node import (
+    TOKEN_BYTES,
+    Insert,
+    Match,
+    Namespace,
+    RadixNode,
+    Tokens,
+    as_edge,
+    first_token,
+    num_common_tokens,
+    walk,
+)
+
+__all__ = ["Insert", "Match", "Namespace", "RadixNode", "RadixTree", "Tokens"]
+
+
+class RadixTree:
+    """Matches, inserts and evicts prefixes; owns one reference to each slot it holds.
+
+    Args:
+        pool: allocator of the exact slots.
+        policy: "lru", "slru" or "lookahead".
+        cold_pool: allocator of the 8-bit slots, where there are any.
+    """
+
+    def __init__(
+        self, pool: PagePool, *, policy: str = "lru", cold_pool: PagePool | None = None
+    ) -> None:
+        self.pool = pool
+        self.cold_pool = cold_pool
+        self.policy = make_policy(policy, pool.num_slots)
+        cold_slots = cold_pool.num_slots if cold_pool is not None else 0
+        self.cold_policy = make_policy(policy, cold_slots)
+        self.roots: dict[Namespace, RadixNode] = {}
+        self.leases: set[Lease] = set()
+        self.retired: set[Namespace] = set()
+        self.num_cached_tokens = 0
+        self.num_protected_tokens = 0
+        self.num_evicted_tokens = 0
+        self.num_inserts = 0
+        self.layout_version = 0  # grows whenever slots of a cached token change, or nodes do
+        self._clock = 0
+        self._num_hints = 0
+        self._hints: list[tuple[float, int, RadixNode]] = []  # a heap of known next uses
+
+    # ---- reading
+
+    def root(self, namespace: Namespace | str) -> RadixNode:
+        """The root of a namespace, made when it is first asked for."""
+        if isinstance(namespace, str):
+            namespace = Namespace(namespace)
+        root = self.roots.get(namespace)
+        if root is None:
+            root = RadixNode(b"", NO_SLOTS, 0, None, namespace, num_leases=1)
+            self.roots[namespace] = root
+        return root
+
+    def peek(
+        self, namespace: Namespace | str, tokens: Sequence[int] | Tokens, *, exact: bool = False
+    ) -> int:
+        """Length of the longest cached prefix. Changes nothing."""
+        if isinstance(namespace, str):
+            namespace = Namespace(namespace)
+        root = self.roots.get(namespace)
+        if root is None:
+            return 0
+        found = walk(root, as_edge(tokens), exact=exact)
+        return found.num_tokens + found.part
+
+    def match(
+        self, namespace: Namespace | str, tokens: Sequence[int] | Tokens, *, exact: bool = False
+    ) -> Match:
+        """The longest cached prefix, as a node that ends with it; it counts as used now.
+
+        Lease the node before anything else is asked of the tree. With `exact`, nodes stored in
+        8 bits count as misses.
+        """
+        found = walk(self.root(namespace), as_edge(tokens), exact=exact)
+        node = self._end_at(found.node, found.child, found.part)
+        self._touch(node, is_hit=True)
+        return Match(node, found.num_tokens + found.part)
+
+    def path(self, node: RadixNode) -> list[RadixNode]:
+        """Nodes from below the root to the node itself."""
+        nodes = []
+        at: RadixNode | None = node
+        while at is not None and at.parent is not None:
+            nodes.append(at)
+            at = at.parent
+        return nodes[::-1]
+
+    def slots(self, node: RadixNode) -> Slots:
+        """Slots of every token from the root to the end of the node, int32 [node.end]."""
+        runs = [each.slots for each in self.path(node)]
+        return np.concatenate(runs) if runs else NO_SLOTS
+
+    def tokens(self, node: RadixNode) -> Tokens:
+        """Tokens from the root to the end of the node, int32 [node.end]."""
+        return np.frombuffer(b"".join(each.edge for each in self.path(node)), np.int32)
+
+    def nodes(self) -> Iterator[RadixNode]:
+        """Every node but the roots, parents before children."""
+        for root in self.roots.values():
+            yield from _below(root)
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes without the roots (a count by walking: for statistics)."""
+        return sum(1 for _ in self.nodes())
+
+    @property
+    def num_evictable_tokens(self) -> int:
+        """Cached tokens that no lease passes through."""
+        return self.num_cached_tokens - self.num_protected_tokens
+
+    @property
+    def num_evictable_pages(self) -> int:
+        """Pages that eviction could free now."""
+        return self.pool.num_evictable_pages
+
+    @property
+    def num_protected_pages(self) -> int:
+        """Pages that hold a leased cached token."""
+        return self.pool.num_protected_pages
+
+    # ---- growing
+
+    def insert(
+        self,
+        parent: RadixNode,
+        tokens: Sequence[int] | Tokens,
+        slots: Slots,
+        *,
+        exact: bool = False,
+    ) -> Insert:
+        """Store tokens below a node that the caller leases, and take over their slots.
+
+        Slots offered for tokens that are there already go back to the pool (at the end of the
+        step in flight, if there is one): the caller goes on with `slots(insert.node)`.
+
+        Args:
+            parent: node that the tokens continue.
+            tokens: [n] token ids whose keys and values are computed.
+            slots: int32 [n], one reference each, given to the tree.
+            exact: do not accept 8-bit nodes as duplicates; idle ones take over the exact slots.
+        """
+        self._check_attached(parent)
+        edge, slots = as_edge(tokens), np.ascontiguousarray(slots, np.int32)
+        if len(edge) != TOKEN_BYTES * len(slots):
+            raise ParameterError(f"{len(edge) // TOKEN_BYTES} tokens came with {len(slots)} slots")
+        node, at, num_inserted = parent, 0, 0
+        duplicates = []
+        while at < len(slots):
+            found = walk(node, edge, at, exact=exact)
+            node = self._end_at(found.node, found.child, found.part)
+            stop = found.num_tokens + found.part
+            duplicates.append(slots[at:stop])
+            at = stop
+            if at == len(slots):
+                break
+            cold = node.children.get(first_token(edge, at))
+            if cold is None:
+                node = self._append(node, edge[at * TOKEN_BYTES :], slots[at:])
+            else:
+                part = num_common_tokens(cold.edge, edge, at * TOKEN_BYTES)
+                if cold.num_leases:
+                    break
+                node = self._end_at(node, cold, part)
+                self.store(node, slots[at : at + part], quantized=False)
+            num_inserted += node.length
+            at += node.length
+        self._touch(node)
+        self.num_inserts += 1
+        num_duplicate = sum(map(len, duplicates))
+        for run in duplicates:
+            self.pool.release(run)
+        return Insert(node, num_inserted, num_duplicate)
+
+    def split(self, node: RadixNode, num_tokens: int) -> RadixNode:
+        """Cut a node after num_tokens of its run; returns the new upper node.
+
+        The node object keeps the lower part, and with it its leases, children and place in the
+        eviction queue. No match changes.
+        """
+        parent = node.parent
+        if parent is None or not 0 < num_tokens < node.length:
+            raise ParameterError(f"cannot split {node.length} tokens after {num_tokens}")
+        cut = num_tokens * TOKEN_BYTES
+        upper = RadixNode(
+            node.edge[:cut], node.slots[:num_tokens].copy(), node.start, parent, node.namespace
+        )
+        _copy_state(node, upper)
+        parent.children[first_token(upper.edge)] = upper
+        node.set_run(node.edge[cut:], node.slots[num_tokens:].copy(), node.start + num_tokens)
+        node.parent = upper
+        upper.children[first_token(node.edge)] = node
+        self.layout_version += 1
+        return upper
+
+    def merge(self, node: RadixNode) -> bool:
+        """Join a node with its parent where that changes neither matches nor eviction order.
+
+        They join when the node is an only child, the same leases pass through both, and both
+        were used, hinted and stored alike. The node object stays; the parent goes.
+        """
+        upper = node.parent
+        if upper is None or upper.parent is None or not _are_alike(upper, node):
+            return False
+        edge, slots = upper.edge + node.edge, np.concatenate((upper.slots, node.slots))
+        node.set_run(edge, slots, upper.start)
+        node.parent = upper.parent
+        node.parent.children[first_token(edge)] = node
+        upper.parent = None
+        upper.children = {}
+        self.layout_version += 1
+        return True
+
+    def merge_chains(self) -> int:
+        """Join every chain of only children that may be joined; returns how many nodes went."""
+        num_merged = 0
+        for node in list(self.nodes())[::-1]:
+            while node.parent is not None and self.merge(node):
+                num_merged += 1
+        return num_merged
+
+    # ---- leases
+
+    def lease(self, node: RadixNode, holder: str = "", *, exact: bool = False) -> Lease:
+        """Keep the path that ends at the node from being evicted, until the lease's release.
+
+        `holder` is what the leak scanner will call it; `exact` promises the audit that no 8-bit
+        node is on the path.
+        """
+        return Lease(self, node, holder, exact)
+
+    def pin(self, node: RadixNode) -> None:
+        """Count one lease on every node of the path (called by Lease)."""
+        self._check_attached(node)
+        at: RadixNode | None = node
+        while at is not None:
+            at.num_leases += 1
+            if at.num_leases == 1:
+                self._protect(at)
+            at = at.parent
+
+    def unpin(self, node: RadixNode) -> None:
+        """Take one lease off every node of the path (called by Lease)."""
+        at: RadixNode | None = node
+        while at is not None:
+            parent = at.parent
+            if at.num_leases <= 0:
+                raise OwnershipError(f"lease count of {at.length} tokens at {at.start} is negative")
+            at.num_leases -= 1
+            if at.num_leases == 0:
+                self._unprotect(at)
+            at = parent
+        if node.namespace in self.retired:
+            self._sweep(node.namespace)
+
+    # ---- shrinking
+
+    def evict(self, num_pages: int) -> int:
+        """Free at least num_pages pages of the exact pool where possible; returns how many.
+
+        Takes tokens from the ends of unleased leaves in the policy's order, and no more of a
+        leaf than is needed. 8-bit leaves go only when nothing else is left.
+        """
+        before = self.pool.num_free_pages
+        while (missing := before + num_pages - self.pool.num_free_pages) > 0:
+            leaf = self.policy.pop() or self.cold_policy.pop()
+            if leaf is None:
+                break
+            self._shorten(leaf, missing * self.pool.page_size)
+        return self.pool.num_free_pages - before
+
+    def evict_cold(self, num_pages: int) -> int:
+        """Free pages of the 8-bit pool in the same way."""
+        if self.cold_pool is None:
+            return 0
+        before = self.cold_pool.num_free_pages
+        while (missing := before + num_pages - self.cold_pool.num_free_pages) > 0:
+            leaf = self.cold_policy.pop()
+            if leaf is None:
+                break
+            self._shorten(leaf, missing * self.cold_pool.page_size)
+        return self.cold_pool.num_free_pages - before
+
+    def retire(self, namespace: Namespace) -> int:
+        """Drop a namespace: idle nodes at once, leased ones when their last lease ends.
+
+        Returns the number of tokens dropped now.
+        """
+        before = self.num_cached_tokens
+        if namespace in self.roots:
+            self.retired.add(namespace)
+            self._sweep(namespace)
+        return before - self.num_cached_tokens
+
+    def clear(self) -> int:
+        """Drop everything that no lease holds; returns the number of tokens."""
+        before = self.num_cached_tokens
+        for namespace in list(self.roots):
+            self._sweep(namespace)
+        return before - self.num_cached_tokens
+
+    def set_next_use(self, node: RadixNode, step: float | None) -> None:
+        """Tell when the path will next be needed: a step, NEVER, or None for unknown.
+
+        Nodes above learn it when the node is evicted. `advance` forgets steps that have passed.
+        """
+        node.next_use = step
+        if node.ticket:
+            self._queue_of(node).add(node)
+        if step is not None and step != NEVER:
+            self._num_hints += 1
+            heapq.heappush(self._hints, (step, self._num_hints, node))
+
+    def advance(self, step: float) -> None:
+        """Next uses before this step have passed: their nodes are unknown again."""
+        while self._hints and self._hints[0][0] < step:
+            passed, _, node = heapq.heappop(self._hints)
+            if node.next_use == passed and node.is_attached:
+                self.set_next_use(node, None)
+
+    def store(self, node: RadixNode, slots: Slots, *, quantized: bool) -> None:
+        """Point an idle node at other slots that hold the same tokens; old ones are released."""
+        was_queued = bool(node.ticket)
+        self._queue_of(node).discard(node)
+        leased = {"leased": -1} if node.num_leases else {"idle": -1}
+        self._pool_of(node).mark_cached(node.slots, **leased)
+        self._pool_of(node).release(node.slots)
+        node.slots = np.array(slots, np.int32)
+        node.quantized = quantized
+        gained = dict.fromkeys(leased, 1)
+        self._pool_of(node).mark_cached(node.slots, **gained)
+        if was_queued:
+            self._queue_of(node).add(node)
+        self.layout_version += 1
+
+    # ---- inside
+
+    def _end_at(self, node: RadixNode, child: RadixNode | None, part: int) -> RadixNode:
+        """The node that ends `part` tokens into the child, which is split where needed."""
+        if child is None or part == 0:
+            return node
+        return child if part == child.length else self.split(child, part)
+
+    def _append(self, parent: RadixNode, edge: bytes, slots: Slots) -> RadixNode:
+        node = RadixNode(edge, slots.copy(), parent.end, parent, parent.namespace)
+        self._queue_of(parent).discard(parent)
+        parent.children[first_token(edge)] = node
+        self.num_cached_tokens += node.length
+        self._pool_of(node).mark_cached(node.slots, idle=1)
+        self._queue_of(node).add(node)
+        return node
+
+    def _touch(self, node: RadixNode, *, is_hit: bool = False) -> None:
+        self._clock += 1
+        at: RadixNode | None = node
+        while at is not None:
+            at.last_use = self._clock
+            if is_hit:
+                at.num_hits += 1
+                if self.policy.counts_hits:
+                    self._queue_of(at).on_hit(at)
+            at = at.parent
+
+    def _protect(self, node: RadixNode) -> None:
+        self._queue_of(node).discard(node)
+        self.num_protected_tokens += node.length
+        self._pool_of(node).mark_cached(node.slots, idle=-1, leased=1)
+
+    def _unprotect(self, node: RadixNode) -> None:
+        self.num_protected_tokens -= node.length
+        self._pool_of(node).mark_cached(node.slots, idle=1, leased=-1)
+        if not node.children:
+            self._queue_of(node).add(node)
+
+    def _shorten(self, leaf: RadixNode, num_tokens: int) -> None:
+        """Drop the last num_tokens of a leaf that has left the queue, or all of it."""
+        if num_tokens >= leaf.length:
+            self._drop(leaf)
+            return
+        keep = leaf.length - num_tokens
+        self._forget(leaf, leaf.slots[keep:])
+        leaf.set_run(leaf.edge[: keep * TOKEN_BYTES], leaf.slots[:keep].copy(), leaf.start)
+        self._queue_of(leaf).add(leaf)
+        self.layout_version += 1
+
+    def _drop(self, leaf: RadixNode) -> None:
+        """Remove an unleased leaf."""
+        parent = leaf.parent
+        assert parent is not None  # roots are never queued
+        self._queue_of(leaf).discard(leaf)
+        self._forget(leaf, leaf.slots)
+        del parent.children[first_token(leaf.edge)]
+        leaf.parent = None
+        if leaf.next_use != parent.next_use:
+            self.set_next_use(parent, _sooner(parent.next_use, leaf.next_use))
+        self.layout_version += 1
+        if parent.children:
+            return
+        if parent.parent is None:
+            self._drop_root(parent)
+        elif parent.num_leases == 0:
+            self._queue_of(parent).add(parent)
+
+    def _sweep(self, namespace: Namespace) -> None:
+        """Drop every idle node of a namespace, leaves first, and its root if nothing is left."""
+        root = self.roots.get(namespace)
+        if root is None:
+            return
+        for node in list(_below(root))[::-1]:
+            if not node.children and node.num_leases == 0:
+                self._drop(node)
+        if not root.children:
+            self._drop_root(root)
+
+    def _drop_root(self, root: RadixNode) -> None:
+        if root.num_leases == 1:
+            self.roots.pop(root.namespace, None)
+            self.retired.discard(root.namespace)
+
+    def _forget(self, node: RadixNode, slots: Slots) -> None:
+        pool = self._pool_of(node)
+        pool.mark_cached(slots, idle=-1)
+        pool.release(slots)
+        self._queue_of(node).on_forget(node, len(slots))
+        self.num_cached_tokens -= len(slots)
+        self.num_evicted_tokens += len(slots)
+
+    def _queue_of(self, node: RadixNode) -> LruPolicy:
+        return self.cold_policy if node.quantized else self.policy
+
+    def _pool_of(self, node: RadixNode) -> PagePool:
+        if not node.quantized:
+            return self.pool
+        assert self.cold_pool is not None  # only a tree with a cold pool stores 8-bit nodes
+        return self.cold_pool
+
+    def _check_attached(self, node: RadixNode) -> None:
+        if not node.is_attached or (node.is_root and self.roots.get(node.namespace) is not node):
+            raise OwnershipError(
+                f"the node of {node.length} tokens at {node.start} was evicted or merged; "
+                "lease a match before anything else is asked of the tree"
+            )
+
+
+def _below(root: RadixNode) -> Iterator[RadixNode]:
+    """Every node below, parents before children."""
+    stack = list(root.children.values())
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(node.children.values())
+
+
+def _copy_state(source: RadixNode, target: RadixNode) -> None:
+    target.num_leases = source.num_leases
+    target.last_use, target.num_hits = source.last_use, source.num_hits
+    target.next_use = source.next_use
+    target.quantized, target.is_hot = source.quantized, source.is_hot
+
+
+def _are_alike(upper: RadixNode, node: RadixNode) -> bool:
+    return (
+        len(upper.children) == 1
+        and upper.num_leases == node.num_leases
+        and upper.last_use == node.last_use
+        and upper.next_use == node.next_use
+        and upper.quantized == node.quantized
+        and upper.is_hot == node.is_hot
+    )
+
+
+def _sooner(a: float | None, b: float | None) -> float | None:
+    """The earlier next use; unknown gives way to a known step, NEVER gives way to unknown."""
+    known = [use for use in (a, b) if use is not None and use != NEVER]
+    if known:
+        return min(known)
+    return None if a is None or b is None else NEVER
