@@ -1,0 +1,83 @@
+"""The one door to attention for models: write the new keys and values, then attend over the tree.
+
+Dispatches by device: calls of torch's own flash kernel on the CPU, Triton on a GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from radixlang.kernels.cpu import attend_cpu
+from radixlang.kernels.plan import AttentionPlan
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKV:
+    """The KV pool of one layer.
+
+    Cold segments may live in int8 planes of the same layout beside it, with one scale for each
+    token and head; a batch says which segments do (`TreeBatch.segment_quantized`).
+    """
+
+    k: Tensor  # [num_slots, num_kv_heads, head_dim]
+    v: Tensor  # [num_slots, num_kv_heads, head_dim]
+    k_int8: Tensor | None = None  # [num_cold_slots, num_kv_heads, head_dim]
+    v_int8: Tensor | None = None
+    k_scale: Tensor | None = None  # [num_cold_slots, num_kv_heads], float32
+    v_scale: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("k", "v", "k_int8", "v_int8"):
+            plane: Tensor | None = getattr(self, name)
+            if plane is not None and not plane.is_contiguous():
+                raise ValueError(
+                    f"{name} has strides {plane.stride()}; kernels read whole tokens, "
+                    "so the pool must be contiguous"
+                )
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layer_kv: LayerKV,
+    plan: AttentionPlan,
+    *,
+    scale: float,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Store the new tokens' keys and values, then attend over every row's path.
+
+    q [num_tokens, num_heads, head_dim] and k, v [num_tokens, num_kv_heads, head_dim], already
+    rotated, rows in the plan's flat order. A window of w shows the row's own token and the w - 1
+    before it. `sinks` [num_heads] are logits that take weight and give nothing. Returns q's shape
+    and dtype. Raises ValueError where shapes disagree with the plan.
+    """
+    _check(q, k, plan, window)
+    write_kv(layer_kv, plan.new_slots, k, v)
+    return attend_cpu(q, layer_kv, plan, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)
+
+
+def write_kv(layer_kv: LayerKV, slots: Tensor, k: Tensor, v: Tensor) -> None:
+    """Put keys and values [num_tokens, num_kv_heads, head_dim] at `slots` [num_tokens] int64."""
+    layer_kv.k.index_copy_(0, slots, k.to(layer_kv.k.dtype))
+    layer_kv.v.index_copy_(0, slots, v.to(layer_kv.v.dtype))
+
+
+def _check(q: Tensor, k: Tensor, plan: AttentionPlan, window: int | None) -> None:
+    if q.shape != (plan.num_tokens, plan.num_heads, plan.head_dim):
+        raise ValueError(
+            f"q is {tuple(q.shape)}; this plan needs "
+            f"{(plan.num_tokens, plan.num_heads, plan.head_dim)}"
+        )
+    if k.shape != (plan.num_tokens, plan.num_kv_heads, plan.head_dim):
+        raise ValueError(
+            f"k is {tuple(k.shape)}; this plan needs "
+            f"{(plan.num_tokens, plan.num_kv_heads, plan.head_dim)}"
+        )
+    if window is not None and window < 1:
+        raise ValueError(f"window={window} shows nothing; use None for a layer without a window")

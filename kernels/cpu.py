@@ -1,0 +1,243 @@
+"""Attention on the CPU: one flash call a shared node, one padded call for short tails, a merge.
+
+torch's flash kernel for the CPU gives the natural log-sum-exp beside its output, which is all a
+merge needs. Its traps, each kept away here: an empty list of keys ends the process; a row with
+every key masked reports a log-sum-exp of 0; a last stride other than 1 is silently wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from radixlang.kernels.cpu_units import Causal, Full, Group, Keys, Masked, Unit
+
+if TYPE_CHECKING:
+    from radixlang.kernels.attention import LayerKV
+    from radixlang.kernels.plan import AttentionPlan
+
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_EXPLICIT_SCORES = 1 << 22  # scores held at once by the soft-capped path, per head
+
+
+def attend_cpu(
+    q: Tensor,
+    layer_kv: LayerKV,
+    plan: AttentionPlan,
+    *,
+    scale: float,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Attend over keys and values already in the pool.
+
+    q [num_tokens, num_heads, head_dim] in flat order. Partials that are merged are computed and
+    merged in float32 at least, whatever the pool's dtype. Returns q's shape and dtype.
+    """
+    schedule = plan.cpu_schedule(window)
+    heads, group = plan.num_kv_heads, plan.group_size
+    rows = q if plan.row_order is None else q.index_select(0, plan.row_order)
+    # [num_tokens, group, kv_heads, d]: rows of one key head pack into (row, group) without a copy
+    packed = rows.view(-1, heads, group, plan.head_dim).transpose(1, 2)
+    merged = bool(schedule.rest) or sinks is not None
+    dtype = torch.promote_types(q.dtype, torch.float32) if merged else q.dtype
+    if plan.num_tokens > 1 or dtype != q.dtype:
+        packed = packed.to(dtype).contiguous()
+    step = _Step(packed, layer_kv, heads, plan.head_dim, scale, soft_cap)
+    out, lse = _first(step, schedule.first)
+    for unit in schedule.rest:
+        _merge(step, unit, out, lse)
+    if sinks is not None:
+        sink = sinks.to(lse.dtype).view(heads, group).t()
+        out = out * torch.sigmoid(lse - sink).unsqueeze(-1)
+    if plan.row_inverse is not None:
+        out = out.index_select(0, plan.row_inverse)
+    return out.transpose(1, 2).reshape(q.shape).to(q.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One layer's queries and pool. Rows are ranked; `packed` decides the arithmetic's dtype."""
+
+    packed: Tensor  # [num_tokens, group, kv_heads, d]
+    pool: LayerKV
+    heads: int
+    dim: int
+    scale: float
+    soft_cap: float | None
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """q [B, kv_heads, M, d], k and v [B, kv_heads, L, d]: output and natural log-sum-exp."""
+        if self.soft_cap is not None:
+            return _explicit(q, k, v, mask, causal, self.scale, self.soft_cap)
+        return _flash(q, k, v, 0.0, causal, attn_mask=mask, scale=self.scale)  # type: ignore[no-any-return]
+
+    def load(self, keys: Keys) -> tuple[Tensor, Tensor]:
+        """Keys and values as [1, kv_heads, length, d], in place where they lie in one run."""
+        if keys.quantized:
+            k, v = self._dequantize(keys)
+        elif keys.index is not None:
+            k, v = self.gather(keys.index)
+        else:
+            shape, strides = (1, self.heads, keys.length, self.dim), self._strides
+            offset = keys.start * strides[2]
+            pool_k, pool_v = self.pool.k, self.pool.v
+            return (
+                self._cast(pool_k.as_strided(shape, strides, pool_k.storage_offset() + offset)),
+                self._cast(pool_v.as_strided(shape, strides, pool_v.storage_offset() + offset)),
+            )
+        shape = (1, keys.length, self.heads, self.dim)
+        return k.view(shape).transpose(1, 2), v.view(shape).transpose(1, 2)
+
+    def gather(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies of the tokens at `index`, [len(index), kv_heads * d]; whole rows copy fastest."""
+        k = self.pool.k.view(-1, self.heads * self.dim).index_select(0, index)
+        v = self.pool.v.view(-1, self.heads * self.dim).index_select(0, index)
+        return self._cast(k), self._cast(v)
+
+    def _cast(self, tensor: Tensor) -> Tensor:
+        return tensor if tensor.dtype == self.packed.dtype else tensor.to(self.packed.dtype)
+
+    @property
+    def _strides(self) -> tuple[int, int, int, int]:
+        width = self.heads * self.dim
+        return 0, self.dim, width, 1
+
+    def _dequantize(self, keys: Keys) -> tuple[Tensor, Tensor]:
+        pool = self.pool
+        if pool.k_int8 is None or pool.v_int8 is None:
+            raise ValueError(
+                "the batch marks segments as quantised, and this layer has no int8 planes; "
+                "give LayerKV k_int8, v_int8, k_scale and v_scale"
+            )
+        if pool.k_scale is None or pool.v_scale is None:
+            raise ValueError("int8 planes need k_scale and v_scale, [num_cold_slots, kv_heads]")
+        index = keys.index
+        if index is None:
+            index = torch.arange(keys.start, keys.start + keys.length)
+        return (
+            self._cast(pool.k_int8[index] * pool.k_scale[index].unsqueeze(-1)),
+            self._cast(pool.v_int8[index] * pool.v_scale[index].unsqueeze(-1)),
+        )
+
+
+def _first(step: _Step, units: list[Unit]) -> tuple[Tensor, Tensor]:
+    """Output [num_tokens, group, kv_heads, d] and log-sum-exp of the units that cover all rows."""
+    whole = units[0]
+    if len(units) == 1 and (not isinstance(whole, Group) or whole.in_order):
+        return _run(step, whole)
+    out = torch.empty_like(step.packed, memory_format=torch.contiguous_format)
+    lse = out.new_empty(out.shape[:-1], dtype=torch.promote_types(out.dtype, torch.float32))
+    for unit in units:
+        partial, partial_lse = _run(step, unit)
+        if isinstance(unit, Group) and unit.target_rows is not None:
+            out.index_copy_(0, unit.target_rows, partial)
+            lse.index_copy_(0, unit.target_rows, partial_lse)
+        else:
+            out[unit.begin : unit.end] = partial
+            lse[unit.begin : unit.end] = partial_lse
+    return out, lse
+
+
+def _merge(step: _Step, unit: Unit, out: Tensor, lse: Tensor) -> None:
+    """Take one more partial into the running result; the running log-sum-exp is always finite."""
+    partial, partial_lse = _run(step, unit)
+    if unit.end - unit.begin != len(out):
+        out, lse = out[unit.begin : unit.end], lse[unit.begin : unit.end]
+    out.lerp_(partial, torch.sigmoid(partial_lse - lse).unsqueeze(-1))
+    torch.logaddexp(lse, partial_lse, out=lse)
+
+
+def _run(step: _Step, unit: Unit) -> tuple[Tensor, Tensor]:
+    """Partial output [rows, group, kv_heads, d] and log-sum-exp [rows, group, kv_heads]."""
+    match unit:
+        case Full(begin, end, keys):
+            k, v = step.load(keys)
+            rows = step.packed[begin:end]
+            if end - begin == 1:
+                q = rows.transpose(1, 2)
+            else:
+                q = rows.view(1, -1, step.heads, step.dim).transpose(1, 2)
+            out, lse = step.attend(q, k, v)
+            return out.transpose(1, 2).view(rows.shape), lse.transpose(1, 2).view(rows.shape[:-1])
+        case Causal(begin, end, keys):
+            return _spread(step, begin, end, keys, None, causal=True)
+        case Masked(begin, end, keys, mask, blind):
+            out, lse = _spread(step, begin, end, keys, mask, causal=False)
+            if blind is not None:
+                out.masked_fill_(blind.view(-1, 1, 1, 1), 0.0)
+                lse.masked_fill_(blind.view(-1, 1, 1), -torch.inf)
+            return out, lse
+        case Group():
+            return _run_group(step, unit)
+
+
+def _spread(
+    step: _Step, begin: int, end: int, keys: Keys, mask: Tensor | None, *, causal: bool
+) -> tuple[Tensor, Tensor]:
+    """Rows whose limits differ: the group is the batch, and keys repeat along it by stride 0."""
+    k, v = step.load(keys)
+    q = step.packed[begin:end].permute(1, 2, 0, 3)  # [group, kv_heads, rows, d]
+    k, v = k.expand(len(q), -1, -1, -1), v.expand(len(q), -1, -1, -1)
+    if mask is not None:
+        mask = mask.to(q.dtype)[None, None]
+    out, lse = step.attend(q, k, v, mask, causal)
+    return out.permute(2, 0, 1, 3), lse.permute(2, 0, 1)
+
+
+def _run_group(step: _Step, unit: Group) -> tuple[Tensor, Tensor]:
+    k, v = step.gather(unit.index)
+    shape = (unit.num_members, unit.length, step.heads, step.dim)
+    k, v = k.view(shape).transpose(1, 2), v.view(shape).transpose(1, 2)
+    if unit.query_rows is None:
+        rows = step.packed[unit.begin : unit.end]
+    else:
+        rows = step.packed.index_select(0, unit.query_rows)
+    group = rows.shape[1]
+    mask = unit.mask
+    if mask is not None:
+        mask = mask.to(rows.dtype)
+        if unit.num_queries > 1:
+            mask = mask.repeat_interleave(group, dim=2)
+    q = rows.reshape(unit.num_members, -1, step.heads, step.dim).transpose(1, 2)
+    out, lse = step.attend(q, k, v, mask)
+    out, lse = out.transpose(1, 2).reshape(rows.shape), lse.transpose(1, 2).reshape(rows.shape[:-1])
+    return (out, lse) if unit.real is None else (out[unit.real], lse[unit.real])
+
+
+def _explicit(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    scale: float,
+    soft_cap: float,
+) -> tuple[Tensor, Tensor]:
+    """Soft-capped attention, which the flash call does not know; blocks of rows bound its scores.
+
+    The cap bounds every visible score, so only masked ones are infinite.
+    """
+    keys, values = k.float(), v.float()
+    size = max(1, _EXPLICIT_SCORES // k.shape[2])
+    outs, lses = [], []
+    for begin in range(0, q.shape[2], size):
+        rows = q[:, :, begin : begin + size].float()
+        scores = torch.tanh(rows @ keys.transpose(-1, -2) * (scale / soft_cap)) * soft_cap
+        if mask is not None:
+            scores += mask[:, :, begin : begin + size]
+        if causal:
+            row = torch.arange(begin, begin + rows.shape[2])
+            later = torch.arange(k.shape[2])[None, :] > row[:, None]
+            scores.masked_fill_(later, -torch.inf)
+        lse = torch.logsumexp(scores, dim=-1)
+        weights = torch.exp(scores - lse.masked_fill(lse == -torch.inf, 0.0).unsqueeze(-1))
+        outs.append(weights @ values)
+        lses.append(lse)
+    return torch.cat(outs, dim=2).to(q.dtype), torch.cat(lses, dim=2)

@@ -1,0 +1,287 @@
+"""Turn a plan into the calls a layer makes on the CPU: one a shared node, one for short tails.
+
+`first` units cover every row exactly once and always with the row's own token, so what they
+give is finite; `rest` units are merged into it one by one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from radixlang.kernels.cpu_units import Causal, Full, Group, Keys, Masked, Tail, Unit, keys_of
+
+if TYPE_CHECKING:
+    from radixlang.kernels.plan import AttentionPlan
+
+SMALL_QUERIES = 16  # branches with up to this many new tokens share one padded call
+IN_PLACE_BYTES = 196_608  # a run of keys at least this long is cheaper in place than gathered
+MASK_ROWS = 512  # rows of one masked call, which bounds its mask
+
+
+class CpuSchedule:
+    """The units of one layer, in the order they run."""
+
+    def __init__(self, first: list[Unit], rest: list[Unit], growing: list[Group | Tail]) -> None:
+        self.first = first
+        self.rest = rest
+        self._growing = growing  # what `advance` has to move; empty: cannot advance
+
+    def advance(self, ranked_slots: NDArray[np.int32]) -> bool:
+        """Take one more token a branch; False when the schedule must be built anew."""
+        return bool(self._growing) and all(unit.advance(ranked_slots) for unit in self._growing)
+
+
+def build_schedule(plan: AttentionPlan, window: int | None) -> CpuSchedule:
+    """The schedule of layers with this window (None: they see everything)."""
+    return _Builder(plan, window).build()
+
+
+class _Builder:
+    def __init__(self, plan: AttentionPlan, window: int | None) -> None:
+        self.plan = plan
+        self.topology = plan.topology
+        self.window = window
+        token_bytes = plan.num_kv_heads * plan.head_dim * 4
+        self.run = max(64, IN_PLACE_BYTES // token_bytes)
+        self.positions = self.topology.row_positions() + plan.num_steps
+        self.first: list[Unit] = []
+        self.rest: list[Unit] = []
+        self.growing: list[Group | Tail] = []
+        self.small: list[tuple[int, NDArray[np.int32], int]] = []  # rank, slots, first position
+
+    def build(self) -> CpuSchedule:
+        if self.plan.deterministic:
+            for rank in range(self.topology.num_branches):
+                self._whole_path(rank)
+        else:
+            self._shared_nodes()
+            for rank in range(self.topology.num_branches):
+                self._tail(rank)
+            self._groups()
+        keep = self.window is None and self.plan.is_decode
+        return CpuSchedule(self.first, self.rest, self.growing if keep else [])
+
+    def _lowest(self, begin: int, end: int) -> NDArray[np.int64]:
+        """First visible position of rows [begin, end)."""
+        if self.window is None:
+            return np.zeros(end - begin, dtype=np.int64)
+        return np.maximum(self.positions[begin:end] - self.window + 1, 0)
+
+    def _shared_nodes(self) -> None:
+        topology = self.topology
+        private = np.zeros(len(topology.node_length), dtype=np.bool_)
+        private[topology.branch_node] = True
+        for node in np.flatnonzero(~private).tolist():
+            begin = int(topology.row_offset[topology.node_first[node]])
+            end = int(topology.row_offset[topology.node_last[node]])
+            slots, start = topology.node_slots(node), int(topology.node_start[node])
+            self._see_before(begin, end, slots, start, bool(topology.node_quantized[node]))
+
+    def _see_before(
+        self, begin: int, end: int, slots: NDArray[np.int32], start: int, quantized: bool = False
+    ) -> None:
+        """Rows look at keys that all lie before them: whole, trimmed, or masked by the window."""
+        low = self._lowest(begin, end)
+        least, most = int(low.min()), int(low.max())
+        if most <= max(start, least):
+            self._see_all(begin, end, slots[max(0, least - start) :], quantized)
+            return
+        for piece, last in self._row_pieces(begin, end):
+            self._see_some(piece, last, slots, start, quantized)
+
+    def _row_pieces(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """Rows cut so that a piece has one branch's rows, unless every branch has just one."""
+        if self.plan.is_decode:
+            return [(begin, end)]
+        borders = self.topology.row_offset
+        inside = borders[(borders > begin) & (borders < end)].tolist()
+        edges = [begin, *inside, end]
+        return [
+            (low, min(low + MASK_ROWS, high))
+            for start, high in itertools.pairwise(edges)
+            for low in range(start, high, MASK_ROWS)
+        ]
+
+    def _see_some(
+        self, begin: int, end: int, slots: NDArray[np.int32], start: int, quantized: bool
+    ) -> None:
+        low = self._lowest(begin, end)
+        skip = max(0, int(low.min()) - start)
+        if skip >= len(slots):
+            return
+        positions = np.arange(start + skip, start + len(slots))
+        mask = positions[None, :] >= low[:, None]
+        keys = keys_of(slots[skip:], quantized)
+        self.rest.append(_masked(begin, end, keys, mask))
+
+    def _see_all(self, begin: int, end: int, slots: NDArray[np.int32], quantized: bool) -> None:
+        """Long runs in place, what is left gathered; the order of keys does not matter."""
+        if len(slots) == 0:
+            return
+        runs, scattered = split_runs(slots, self.run)
+        for run in runs:
+            self.rest.append(Full(begin, end, keys_of(run, quantized)))
+        if len(scattered):
+            self.rest.append(Full(begin, end, keys_of(scattered, quantized)))
+
+    def _tail(self, rank: int) -> None:
+        begin, end = (int(row) for row in self.topology.row_offset[rank : rank + 2])
+        slots = self.plan.tail_slots(rank)
+        start = int(self.topology.node_start[self.topology.branch_node[rank]])
+        if end - begin > SMALL_QUERIES:
+            self._long_tail(begin, end, slots, start)
+            return
+        skip = max(0, int(self._lowest(begin, end)[0]) - start)
+        slots, start = slots[skip:], start + skip
+        if end - begin == 1 and self._alone(slots):
+            unit = Full(begin, end, keys_of(slots))
+            self.first.append(unit)
+            self.growing.append(Tail(rank, unit))
+            return
+        if end - begin == 1 or self.window is None:
+            slots, start = self._leave_runs(begin, end, slots, start)
+        self.small.append((rank, slots, start))
+
+    def _alone(self, slots: NDArray[np.int32]) -> bool:
+        """Whether a decoding tail is worth a call of its own: one run, and long or lonely."""
+        if len(slots) < self.run and self.topology.num_branches > 2:
+            return False
+        return int(slots[-1]) - int(slots[0]) == len(slots) - 1 and keys_of(slots).index is None
+
+    def _leave_runs(
+        self, begin: int, end: int, slots: NDArray[np.int32], start: int
+    ) -> tuple[NDArray[np.int32], int]:
+        """Read the long runs at a tail's head in place; return what is left and where it starts."""
+        count = end - begin
+        edges = np.flatnonzero(np.diff(slots[:-count]) != 1) + 1
+        taken = 0
+        for edge in [*edges.tolist(), len(slots) - count]:
+            if edge - taken < self.run:
+                break
+            self.rest.append(Full(begin, end, keys_of(slots[taken:edge])))
+            taken = edge
+        return slots[taken:], start + taken
+
+    def _long_tail(self, begin: int, end: int, slots: NDArray[np.int32], start: int) -> None:
+        """Many new tokens: a causal call for them, and what is before them as any other node."""
+        count = end - begin
+        if self.window is not None and count > self.window:
+            self._banded(begin, end, slots, start)
+            return
+        before = len(slots) - count
+        self.first.append(Causal(begin, end, keys_of(slots[before:])))
+        if before:
+            self._see_before(begin, end, slots[:before], start)
+
+    def _banded(self, begin: int, end: int, slots: NDArray[np.int32], start: int) -> None:
+        """Many new tokens, few keys each: blocks of rows, each with its own stretch of keys."""
+        for low in range(begin, end, MASK_ROWS):
+            high = min(low + MASK_ROWS, end)
+            lowest = self._lowest(low, high)
+            here = self.positions[low:high]
+            skip = max(0, int(lowest[0]) - start)
+            stop = int(here[-1]) + 1 - start
+            positions = np.arange(start + skip, start + stop)
+            mask = (positions >= lowest[:, None]) & (positions <= here[:, None])
+            self.first.append(_masked(low, high, keys_of(slots[skip:stop]), mask))
+
+    def _groups(self) -> None:
+        """Padded calls for short tails; lengths more than a factor of two apart stay apart."""
+        buckets: dict[tuple[int, int], list[tuple[int, NDArray[np.int32], int]]] = {}
+        counts = self.topology.num_queries
+        for entry in self.small:
+            size = max(32, len(entry[1]) - 1).bit_length()
+            buckets.setdefault((int(counts[entry[0]] > 1), size), []).append(entry)
+        for entries in buckets.values():
+            group = self._group(entries)
+            self.first.append(group)
+            self.growing.append(group)
+
+    def _group(self, entries: list[tuple[int, NDArray[np.int32], int]]) -> Group:
+        ranks = np.array([rank for rank, _, _ in entries], dtype=np.int64)
+        counts = self.topology.num_queries[ranks]
+        query = np.arange(int(counts.max()))
+        begin = self.topology.row_offset[ranks]
+        rows = np.where(query < counts[:, None], begin[:, None] + query, -1)
+        starts = np.array([start for _, _, start in entries], dtype=np.int64)[:, None]
+        place = self.positions[np.maximum(rows, begin[:, None])]
+        low = place * 0 if self.window is None else place - (self.window - 1)
+        limits = np.stack([low - starts, place + 1 - starts], axis=-1)
+        return Group(ranks, rows, [slots for _, slots, _ in entries], limits)
+
+    def _whole_path(self, rank: int) -> None:
+        """Deterministic: one branch, its whole path gathered, the same calls in any company."""
+        begin, end = (int(row) for row in self.topology.row_offset[rank : rank + 2])
+        *before, (slots, start, _) = self._path_pieces(rank)
+        for piece, first, quantized in before:
+            self._exact(begin, end, piece, first, quantized, into=self.rest)
+        self._exact(begin, end, slots, start, False, into=self.first)
+
+    def _path_pieces(self, rank: int) -> list[tuple[NDArray[np.int32], int, bool]]:
+        """The path as (slots, first position, quantised), neighbours of one precision joined."""
+        topology = self.topology
+        on_path = (topology.node_first <= rank) & (rank < topology.node_last)
+        pieces: list[tuple[NDArray[np.int32], int, bool]] = []
+        for node in np.flatnonzero(on_path).tolist():
+            last = node == int(topology.branch_node[rank])
+            slots = self.plan.tail_slots(rank) if last else topology.node_slots(node)
+            quantized = bool(topology.node_quantized[node])
+            if pieces and pieces[-1][2] == quantized:
+                joined, start, _ = pieces[-1]
+                pieces[-1] = (np.concatenate([joined, slots]), start, quantized)
+            else:
+                pieces.append((slots, int(topology.node_start[node]), quantized))
+        return pieces
+
+    def _exact(
+        self,
+        begin: int,
+        end: int,
+        slots: NDArray[np.int32],
+        start: int,
+        quantized: bool,
+        *,
+        into: list[Unit],
+    ) -> None:
+        for low in range(begin, end, MASK_ROWS):
+            high = min(low + MASK_ROWS, end)
+            lowest, here = self._lowest(low, high), self.positions[low:high]
+            skip = max(0, int(lowest[0]) - start)
+            stop = min(len(slots), int(here[-1]) + 1 - start)
+            if skip >= stop:
+                continue
+            positions = np.arange(start + skip, start + stop)
+            mask = (positions >= lowest[:, None]) & (positions <= here[:, None])
+            keys = keys_of(slots[skip:stop], quantized, gather=True)
+            whole = bool(mask.all())
+            into.append(Full(low, high, keys) if whole else _masked(low, high, keys, mask))
+
+
+def _masked(begin: int, end: int, keys: Keys, visible: NDArray[np.bool_]) -> Masked:
+    mask = np.where(visible, np.float32(0), np.float32(-np.inf))
+    blind = ~visible.any(axis=1)
+    return Masked(
+        begin,
+        end,
+        keys,
+        torch.from_numpy(mask),
+        torch.from_numpy(blind) if blind.any() else None,
+    )
+
+
+def split_runs(
+    slots: NDArray[np.int32], least: int
+) -> tuple[list[NDArray[np.int32]], NDArray[np.int32]]:
+    """Runs of consecutive slots, each at least `least` long, and every other slot."""
+    edges = np.flatnonzero(np.diff(slots) != 1) + 1
+    if len(edges) == 0:
+        return [slots], slots[:0]
+    pieces = np.split(slots, edges)
+    runs = [piece for piece in pieces if len(piece) >= least]
+    others = [piece for piece in pieces if len(piece) < least]
+    return runs, np.concatenate(others) if others else slots[:0]

@@ -1,0 +1,142 @@
+"""The pieces a CPU schedule is made of: which rows look at which keys, and how.
+
+Ranked rows throughout. A unit is one call of the attention op; data only, no arithmetic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+RESERVE = 64  # tokens a group can grow by before its schedule is built anew
+
+
+@dataclass(slots=True)
+class Keys:
+    """Tokens read together: a stretch of the pool seen in place, or a list of slots to gather."""
+
+    start: int
+    length: int
+    index: Tensor | None = None  # [length] int32
+    quantized: bool = False
+
+
+def keys_of(slots: NDArray[np.int32], quantized: bool = False, *, gather: bool = False) -> Keys:
+    """Keys over slots in position order, in place where they lie in one run."""
+    first, length = int(slots[0]), len(slots)
+    in_place = int(slots[-1]) - first == length - 1 and bool((np.diff(slots) == 1).all())
+    if in_place and not gather:
+        return Keys(first, length, None, quantized)
+    return Keys(first, length, torch.from_numpy(np.array(slots, dtype=np.int32)), quantized)
+
+
+@dataclass(slots=True)
+class Full:
+    """Every row of [begin, end) sees every key."""
+
+    begin: int
+    end: int
+    keys: Keys
+
+
+@dataclass(frozen=True, slots=True)
+class Causal:
+    """Rows [begin, end) are the keys' own tokens: row i sees keys 0..i."""
+
+    begin: int
+    end: int
+    keys: Keys
+
+
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """Rows [begin, end) see what an additive mask lets through."""
+
+    begin: int
+    end: int
+    keys: Keys
+    mask: Tensor  # [rows, num_keys] float32, 0 or -inf
+    blind: Tensor | None  # [rows] bool: rows that see nothing here
+
+
+class Group:
+    """Private tails of several branches, padded to one length and attended in one call.
+
+    Each member has up to `num_queries` rows; padding repeats a key of the member's own, masked.
+    """
+
+    def __init__(
+        self,
+        ranks: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        tails: list[NDArray[np.int32]],
+        limits: NDArray[np.int64],
+    ) -> None:
+        """`rows` [members, num_queries] (-1: none); `limits` [members, num_queries, 2]: keys
+        [low, high) of the member's own tail that each of its rows sees."""
+        self.ranks = ranks
+        self.num_members, self.num_queries = rows.shape
+        self.lengths = np.array([len(tail) for tail in tails], dtype=np.int64)
+        capacity = int(self.lengths.max()) + RESERVE
+        self._table = np.empty((self.num_members, capacity), dtype=np.int32)
+        for member, tail in enumerate(tails):
+            self._table[member, : len(tail)] = tail
+            self._table[member, len(tail) :] = tail[0]
+        column = np.arange(capacity)
+        seen = (column >= limits[..., :1]) & (column < limits[..., 1:])
+        mask = np.where(seen, np.float32(0), np.float32(-np.inf))
+        self._mask = torch.from_numpy(mask[:, None])  # [members, 1, num_queries, capacity]
+        self._ragged = self.num_queries > 1 or bool((self.lengths != self.lengths[0]).any())
+        self._set_rows(rows)
+        self._refresh()
+
+    def _set_rows(self, rows: NDArray[np.int64]) -> None:
+        flat = rows.reshape(-1)
+        real = flat >= 0
+        self.begin, self.end = int(flat[real].min()), int(flat[real].max()) + 1
+        straight = bool(real.all()) and np.array_equal(flat, np.arange(self.begin, self.end))
+        self.in_order = straight
+        padded = np.where(rows < 0, rows[:, :1], rows).reshape(-1)
+        self.query_rows = None if straight else torch.from_numpy(padded)
+        self.real = None if bool(real.all()) else torch.from_numpy(np.flatnonzero(real))
+        self.target_rows = None if straight else torch.from_numpy(flat[real])
+
+    def _refresh(self) -> None:
+        self.length = int(self.lengths.max())
+        table = np.ascontiguousarray(self._table[:, : self.length]).reshape(-1)
+        self.index = torch.from_numpy(table)  # [members * length] int32
+        self.mask = self._mask[..., : self.length] if self._ragged else None
+
+    def advance(self, slots: NDArray[np.int32]) -> bool:
+        """Append one token to every member (one query each); False when the reserve is used up."""
+        if self.length == self._table.shape[1]:
+            return False
+        member = np.arange(self.num_members)
+        self._table[member, self.lengths] = slots[self.ranks]
+        self._mask[member, 0, 0, self.lengths] = 0.0
+        self.lengths += 1
+        self._refresh()
+        return True
+
+
+@dataclass(slots=True)
+class Tail:
+    """One decoding branch whose whole tail is read in place: one row, no gather, no mask."""
+
+    rank: int
+    unit: Full
+
+    def advance(self, slots: NDArray[np.int32]) -> bool:
+        """Grow by one token when it lies just behind the last; else False."""
+        keys = self.unit.keys
+        if keys.index is not None or int(slots[self.rank]) != keys.start + keys.length:
+            return False
+        keys.length += 1
+        return True
+
+
+Unit = Full | Causal | Masked | Group

@@ -1,0 +1,159 @@
+"""The attention plan: built once a topology, shared by every layer, advanced step by step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from radixlang.kernels.batch import TreeBatch, check_batch
+from radixlang.kernels.topology import Topology, build_topology, ranges
+
+if TYPE_CHECKING:
+    from radixlang.kernels.cpu_schedule import CpuSchedule
+
+__all__ = ["AttentionPlan", "TreeBatch", "plan_attention"]
+
+
+def plan_attention(
+    batch: TreeBatch,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    deterministic: bool = False,
+    device: torch.device | str = "cpu",
+) -> AttentionPlan:
+    """Check a batch and plan attention over it for every layer of one model.
+
+    With `deterministic`, splits do not depend on the batch: a branch's result has the same bits
+    alone and in any company. Raises ValueError where the batch or the heads contradict themselves.
+    """
+    if num_heads < 1 or num_kv_heads < 1 or num_heads % num_kv_heads:
+        raise ValueError(
+            f"{num_heads} query heads do not divide among {num_kv_heads} key heads; "
+            "num_heads must be a multiple of num_kv_heads"
+        )
+    check_batch(batch)
+    topology = build_topology(batch, deterministic=deterministic)
+    return AttentionPlan(
+        topology,
+        batch,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        deterministic=deterministic,
+        device=torch.device(device),
+    )
+
+
+class AttentionPlan:
+    """What each layer needs to know to attend over one forest.
+
+    Flat rows are the new tokens in branch order; ranked rows are the same, branches depth first.
+    One owner: `advance` changes the plan, and nothing else does.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        batch: TreeBatch,
+        *,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        deterministic: bool,
+        device: torch.device,
+    ) -> None:
+        self.topology = topology
+        self.num_heads = num_heads
+        self.num_kv_heads = num_kv_heads
+        self.head_dim = head_dim
+        self.deterministic = deterministic
+        self.device = device
+        self.num_branches = topology.num_branches
+        self.num_tokens = topology.num_rows
+        self.num_steps = 0  # decode steps since the plan was built
+        self._extra = np.empty((self.num_branches, 0), dtype=np.int32)  # tail slots since, by rank
+        self._schedules: dict[int | None, CpuSchedule] = {}
+        self._set_rows(_new_slots(batch), _positions(batch))
+        order = topology.row_permutation()
+        self.row_order = None if order is None else torch.from_numpy(order).to(device)
+        self.row_inverse = None if self.row_order is None else torch.argsort(self.row_order)
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether every branch has exactly one new token."""
+        return self.num_tokens == self.num_branches
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share one key head."""
+        return self.num_heads // self.num_kv_heads
+
+    def _set_rows(self, new_slots: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
+        self.max_position = int(positions.max())
+        self.new_slots = torch.from_numpy(new_slots).to(self.device)  # [num_tokens] int64
+        self.positions = torch.from_numpy(positions).to(self.device)  # [num_tokens] int64
+        self._host_positions = positions
+
+    def tail_slots(self, rank: int) -> NDArray[np.int32]:
+        """Slots of the private node of a branch with what decoding has added to it."""
+        node = int(self.topology.branch_node[rank])
+        extra = self._extra[rank, : self.num_steps]
+        return np.concatenate([self.topology.node_slots(node), extra])
+
+    def advance(self, new_slots: NDArray[np.int32]) -> None:
+        """Move a decode plan on by one token a branch: each tail gains a slot, each row a position.
+
+        `new_slots` is [num_branches] in flat order. Raises ValueError for a plan that is not a
+        pure decode (build a new plan), or when the number of slots is not the number of branches.
+        """
+        if not self.is_decode:
+            raise ValueError(
+                f"only a pure decode plan can advance; this one has {self.num_tokens} new tokens "
+                f"on {self.num_branches} branches, so build a new plan for the next step"
+            )
+        slots = np.asarray(new_slots)
+        if slots.shape != (self.num_branches,):
+            raise ValueError(
+                f"advance needs one slot a branch, [{self.num_branches}]; got shape {slots.shape}"
+            )
+        ranked = slots[self.topology.branch_order]
+        self._append(ranked)
+        self._set_rows(slots.astype(np.int64), self._host_positions + 1)
+        self._schedules = {
+            window: schedule
+            for window, schedule in self._schedules.items()
+            if schedule.advance(ranked)
+        }
+
+    def _append(self, ranked: NDArray[np.int32]) -> None:
+        if self.num_steps == self._extra.shape[1]:
+            room = np.empty((self.num_branches, max(64, self.num_steps)), dtype=np.int32)
+            self._extra = np.concatenate([self._extra, room], axis=1)
+        self._extra[:, self.num_steps] = ranked
+        self.num_steps += 1
+
+    def cpu_schedule(self, window: int | None) -> CpuSchedule:
+        """The calls a layer makes on the CPU; built at first use, kept until it no longer holds."""
+        if window is not None and window > self.max_position:
+            window = None  # nothing is out of reach yet
+        schedule = self._schedules.get(window)
+        if schedule is None:
+            from radixlang.kernels.cpu_schedule import build_schedule
+
+            schedule = self._schedules[window] = build_schedule(self, window)
+        return schedule
+
+
+def _new_slots(batch: TreeBatch) -> NDArray[np.int64]:
+    tails = zip(batch.branch_segment.tolist(), batch.branch_num_queries.tolist(), strict=True)
+    return np.concatenate([batch.segment_slots[s][-n:] for s, n in tails]).astype(np.int64)
+
+
+def _positions(batch: TreeBatch) -> NDArray[np.int64]:
+    starts = batch.branch_query_start.astype(np.int64)
+    return ranges(starts, batch.branch_num_queries.astype(np.int64))
