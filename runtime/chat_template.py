@@ -1,0 +1,162 @@
+"""A model's own chat template, never with a system text that nobody wrote.
+
+Many templates put in a default system message when a conversation has none (SmolLM2, Qwen 2.5),
+or a block with dates (Llama 3.1). A short probe finds such a block once, and `render` takes it
+off; everything else is the template's own output, character for character.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+from radixlang.errors import ParameterError
+from radixlang.protocol import Message
+
+_SYSTEM, _USER, _SECOND, _REPLY = (
+    "\ue000sys\ue000",
+    "\ue001one\ue001",
+    "\ue002two\ue002",
+    "\ue003re\ue003",
+)
+_Messages = list[dict[str, str]]
+
+
+class ChatTemplate:
+    """A compiled Jinja template.
+
+    Args:
+        source: the template.
+        variables: what it may use beside the messages, such as bos_token.
+
+    Attributes:
+        end_of_turn: what follows an assistant's content, None where that cannot be told.
+
+    Raises:
+        ParameterError: the source is not a valid template.
+    """
+
+    def __init__(self, source: str, variables: dict[str, Any]) -> None:
+        self._template = _compile(source)
+        self._variables = variables
+        self._hidden = self._find_hidden()
+        self.end_of_turn = self._find_end_of_turn()
+
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+        """The conversation as the model expects it.
+
+        Raises:
+            ParameterError: the template refuses the messages.
+        """
+        rows = [{"role": m.role, "content": m.content} for m in messages]
+        text = self._render(rows, add_generation_prompt)
+        if self._hidden is None or (rows and rows[0]["role"] == "system"):
+            return text
+        before, block = self._hidden
+        return before + text[len(before + block) :] if text.startswith(before + block) else text
+
+    def _render(self, messages: _Messages, add_generation_prompt: bool) -> str:
+        from jinja2 import TemplateError
+
+        try:
+            text: str = self._template.render(
+                messages=messages,
+                add_generation_prompt=add_generation_prompt,
+                tools=None,
+                documents=None,
+                **self._variables,
+            )
+            return text
+        except (TemplateError, TypeError, KeyError, ValueError) as error:
+            roles = ", ".join(message["role"] for message in messages) or "none"
+            raise ParameterError(
+                f"the model's chat template refuses these messages (roles: {roles}): {error}"
+            ) from error
+
+    def _try(self, *turns: tuple[str, str]) -> str | None:
+        try:
+            return self._render([{"role": r, "content": c} for r, c in turns], False)
+        except ParameterError:
+            return None
+
+    def _find_hidden(self) -> tuple[str, str] | None:
+        """What stands before and in the system block that nobody asked for.
+
+        A conversation with a known system text shows how a system block begins and ends; a
+        conversation without one that begins and ends the same way has a hidden one.
+        """
+        bare = self._try(("user", _USER))
+        given = self._try(("system", _SYSTEM), ("user", _USER))
+        header = self._user_header()
+        if bare is None or given is None or header is None or given.count(_SYSTEM) != 1:
+            return None
+        before, after = given.split(_SYSTEM)
+        between = after[: after.find(_USER)].removesuffix(header)
+        rest = after[len(between) :]
+        if not (bare.startswith(before) and bare.endswith(between + rest)):
+            return None
+        if len(bare) < len(before) + len(between) + len(rest):
+            return None
+        bos = str(self._variables.get("bos_token") or "")
+        start = len(bos) if bos and bare.startswith(bos) else 0
+        return bare[:start], bare[start : len(bare) - len(rest)]
+
+    def _user_header(self) -> str | None:
+        """What a user's turn puts before its content, seen on a turn that is not the first."""
+        for reply in ((), (("assistant", _REPLY),)):
+            text = self._try(("system", _SYSTEM), ("user", _USER), *reply, ("user", _SECOND))
+            if text is None or _SECOND not in text:
+                continue
+            head, footer = text.split(_SECOND)[:2]
+            last = head.rsplit(_REPLY if reply else _USER, 1)[-1]
+            if last.startswith(footer):
+                return last[len(footer) :]
+        return None
+
+    def _find_end_of_turn(self) -> str | None:
+        text = self._try(("user", _USER), ("assistant", _REPLY))
+        return text.split(_REPLY, 1)[1] or None if text is not None and _REPLY in text else None
+
+
+def _compile(source: str) -> Any:
+    """The template in the environment that published templates are written for."""
+    from jinja2 import TemplateSyntaxError
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.nodes import Scope
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """{% generation %} marks the assistant's part for training; here it is its content."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Any) -> Scope:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return Scope(body, lineno=line)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    try:
+        return environment.from_string(source)
+    except TemplateSyntaxError as error:
+        raise ParameterError(
+            f"the model's chat template is not valid Jinja, line {error.lineno}: {error.message}"
+        ) from error
+
+
+def _raise(message: str) -> NoReturn:
+    from jinja2 import TemplateError
+
+    raise TemplateError(message)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+    """Without the HTML escapes of Jinja's own filter."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)

@@ -1,0 +1,1 @@
+"""Causal models: one lean decoder for the common families, an adapter for every other."""

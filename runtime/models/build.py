@@ -1,0 +1,194 @@
+"""Assembles a `Decoder` from a weight source: fuses, reorders and packs its matrices."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+from radixlang.errors import ModelFormatError
+from radixlang.runtime.models.config import ModelConfig
+from radixlang.runtime.models.decoder import Decoder, DecoderLayer
+from radixlang.runtime.models.linear import DenseLinear, Linear
+from radixlang.runtime.models.rotary import interleave_rows
+from radixlang.runtime.models.weights import WeightSource
+
+Outer = TypeVar("Outer")
+Layer = TypeVar("Layer")
+MakeLinear = Callable[[torch.Tensor, torch.Tensor | None], Linear]
+
+
+class Assembler:
+    """Takes a model's tensors one by one, checks their shapes and brings them in order."""
+
+    def __init__(
+        self, config: ModelConfig, source: WeightSource, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.config = config
+        self._source = source
+        self._dtype = dtype
+        self._device = device
+
+    def matrix(self, name: str, rows: int, columns: int) -> torch.Tensor:
+        """Weight [rows, columns] in the model's dtype and on its device."""
+        return self._take(name + ".weight", (rows, columns))
+
+    def gain(self, name: str, size: int) -> torch.Tensor:
+        """Gain of a norm [size], the family's offset added."""
+        gain = self._take(name + ".weight", (size,), torch.float32)
+        if not self._source.norm_offset_folded:
+            gain = gain + self.config.norm_offset
+        return gain.to(self._dtype)
+
+    def optional_gain(self, name: str, size: int, wanted: bool) -> torch.Tensor | None:
+        """The gain, or None where the family has no such norm."""
+        return self.gain(name, size) if wanted else None
+
+    def bias(self, name: str, size: int) -> torch.Tensor | None:
+        """Bias [size], None where the checkpoint has none."""
+        full = name + ".bias"
+        return self._take(full, (size,)) if full in self._source else None
+
+    def qkv(self, prefix: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Fused projection [(num_heads + 2 num_kv_heads) head_dim, hidden] and its bias."""
+        config = self.config
+        sizes = [n * config.head_dim for n in (config.num_heads, config.num_kv_heads,
+                                               config.num_kv_heads)]  # fmt: skip
+        if f"{prefix}.qkv.weight" in self._source:
+            fused = self.matrix(f"{prefix}.qkv", sum(sizes), config.hidden_size)
+            weights = list(torch.split(fused, sizes))
+            whole = self.bias(f"{prefix}.qkv", sum(sizes))
+            biases = [None] * 3 if whole is None else list(torch.split(whole, sizes))
+        else:
+            names = [f"{prefix}.{part}" for part in "qkv"]
+            weights = [self.matrix(n, size, config.hidden_size)
+                       for n, size in zip(names, sizes, strict=True)]  # fmt: skip
+            biases = [self.bias(n, size) for n, size in zip(names, sizes, strict=True)]
+        weight = torch.cat(self._pair_up(weights))
+        present = [bias for bias in biases if bias is not None]
+        return weight, torch.cat(self._pair_up(present)) if len(present) == 3 else None
+
+    def gate_up(self, prefix: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Fused gate and up projection [2 intermediate, hidden] and its bias."""
+        size, hidden = self.config.intermediate_size, self.config.hidden_size
+        if f"{prefix}.gate_up.weight" in self._source:
+            return self.matrix(f"{prefix}.gate_up", 2 * size, hidden), None
+        names = (f"{prefix}.gate", f"{prefix}.up")
+        biases = [self.bias(name, size) for name in names]
+        present = [bias for bias in biases if bias is not None]
+        weight = torch.cat([self.matrix(name, size, hidden) for name in names])
+        return weight, torch.cat(present) if len(present) == 2 else None
+
+    def qk_gain(self, prefix: str) -> torch.Tensor | None:
+        """Gains of the query and key norms [num_heads + num_kv_heads, head_dim]."""
+        config = self.config
+        if not config.qk_norm:
+            return None
+        gains = []
+        for part, count in (("q_norm", config.num_heads), ("k_norm", config.num_kv_heads)):
+            gain = self.gain(f"{prefix}.{part}", config.head_dim)
+            if not self._source.pairs_side_by_side:
+                gain = interleave_rows(gain, 1, config.ropes[0].rotary_dim)
+            gains.append(gain.expand(count, -1))
+        return torch.cat(gains)
+
+    def _pair_up(self, qkv: list[torch.Tensor]) -> list[torch.Tensor]:
+        config = self.config
+        if self._source.pairs_side_by_side or not qkv:
+            return qkv
+        rotary_dim = config.ropes[0].rotary_dim
+        q = interleave_rows(qkv[0], config.num_heads, rotary_dim)
+        k = interleave_rows(qkv[1], config.num_kv_heads, rotary_dim)
+        return [q, k, qkv[2]]
+
+    def _take(
+        self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        tensor = self._source.take(name)
+        if tuple(tensor.shape) != shape:
+            raise ModelFormatError(
+                f"{self.config.name}: tensor {name!r} has shape {tuple(tensor.shape)}, the "
+                f"configuration asks for {shape}; weights and configuration belong to "
+                "different models"
+            )
+        return tensor.to(self._device, dtype or self._dtype)
+
+
+def build_decoder(
+    config: ModelConfig,
+    source: WeightSource,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    make_linear: MakeLinear = DenseLinear,
+) -> Decoder:
+    """Assemble a decoder as the checkpoint has it, nothing folded or rotated.
+
+    Raises:
+        ModelFormatError: a tensor is missing or has another shape than the configuration says.
+    """
+    assembler = Assembler(config, source, dtype, device)
+    vocab_size, hidden_size = config.vocab_size, config.hidden_size
+
+    def outer() -> tuple[torch.Tensor, Linear]:
+        embed = assembler.matrix("embed", vocab_size, hidden_size)
+        tied = config.tie_embeddings or "head.weight" not in source
+        weight = embed if tied else assembler.matrix("head", vocab_size, hidden_size)
+        return embed, make_linear(weight, assembler.bias("head", vocab_size))
+
+    def layer(index: int) -> DecoderLayer:
+        return _layer(assembler, f"layers.{index}", make_linear)
+
+    (embed, head), layers = in_threads(outer, layer, config.num_layers)
+    return Decoder(config, layers, embed, assembler.gain("norm", hidden_size), head)
+
+
+def in_threads(
+    outer: Callable[[], Outer], layer: Callable[[int], Layer], num_layers: int
+) -> tuple[Outer, list[Layer]]:
+    """Run `outer()` and `layer(i)` for every layer, a few at once, each on one core.
+
+    Many small tensors go faster side by side than each on all cores, and on a busy machine the
+    barriers of OpenMP made loading ten times slower.
+    """
+    workers = max(1, min(4, torch.get_num_threads()))
+    with ThreadPoolExecutor(workers, "radixlang-load", lambda: torch.set_num_threads(1)) as pool:
+        first = pool.submit(outer)
+        layers = list(progress(pool.map(layer, range(num_layers)), num_layers))
+        return first.result(), layers
+
+
+def _layer(assembler: Assembler, prefix: str, make_linear: MakeLinear) -> DecoderLayer:
+    config = assembler.config
+    hidden = config.hidden_size
+    attention_width = config.num_heads * config.head_dim
+    o = assembler.matrix(f"{prefix}.o", hidden, attention_width)
+    down = assembler.matrix(f"{prefix}.down", hidden, config.intermediate_size)
+    return DecoderLayer(
+        attn_norm=assembler.gain(f"{prefix}.attn_norm", hidden),
+        qkv=make_linear(*assembler.qkv(prefix)),
+        o=make_linear(o, assembler.bias(f"{prefix}.o", hidden)),
+        mlp_norm=assembler.gain(f"{prefix}.mlp_norm", hidden),
+        gate_up=make_linear(*assembler.gate_up(prefix)),
+        down=make_linear(down, assembler.bias(f"{prefix}.down", hidden)),
+        qk_gain=assembler.qk_gain(prefix),
+        attn_post_norm=assembler.optional_gain(
+            f"{prefix}.attn_post_norm", hidden, config.post_norms
+        ),
+        mlp_post_norm=assembler.optional_gain(f"{prefix}.mlp_post_norm", hidden, config.post_norms),
+    )
+
+
+def progress(items: Iterable[Layer], total: int) -> Iterable[Layer]:
+    """The items, behind a progress bar when a person is looking at the terminal."""
+    if not sys.stderr.isatty():
+        return items
+    from tqdm import tqdm
+
+    bar: Iterable[Layer] = tqdm(
+        items, "loading layers", total, unit="layer", leave=False, delay=0.5
+    )
+    return bar

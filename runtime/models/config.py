@@ -1,0 +1,255 @@
+"""What a decoder needs to know about a model, in one frozen record, from any source.
+
+The lean families are those `decoder.py` serves: Llama, Mistral, Qwen 2 and 3, Gemma 2 and 3,
+Phi-3. `from_transformers` reads their configurations; `gguf_config.py` reads GGUF metadata.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from radixlang.errors import ModelFormatError
+
+LEAN_FAMILIES = frozenset(
+    {"llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3"},
+)
+RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
+Activation = Literal["silu", "gelu_tanh", "gelu"]
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Rotary position embedding of one kind of layer.
+
+    `rotary_dim` is how many of a head's dimensions turn. `factors` divide the inverse
+    frequencies one by one (LongRoPE; GGUF files store Llama 3's scaling this way), and
+    `attention_factor` multiplies cosine and sine.
+    """
+
+    theta: float
+    rotary_dim: int
+    kind: RopeKind = "default"
+    factor: float = 1.0
+    original_context_length: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float | None = None
+    mscale: float = 0.0
+    mscale_all_dim: float = 0.0
+    factors: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Shape and arithmetic of a causal model.
+
+    `windows[i]` is the sliding window of layer i in tokens, None for full attention;
+    `layer_rope[i]` indexes `ropes`. `vocab_size` is the width of the logits.
+    `norm_offset` is added to stored norm weights (Gemma keeps w for a gain of 1 + w).
+    """
+
+    name: str
+    family: str
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    context_length: int
+    norm_eps: float
+    windows: tuple[int | None, ...]
+    ropes: tuple[RopeConfig, ...]
+    layer_rope: tuple[int, ...]
+    activation: Activation = "silu"
+    attention_scale: float = 0.0
+    qk_norm: bool = False
+    post_norms: bool = False
+    norm_offset: float = 0.0
+    embed_scale: float = 1.0
+    attention_soft_cap: float | None = None
+    logit_soft_cap: float | None = None
+    tie_embeddings: bool = False
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    dtype: str = "float32"
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of keys and values one token takes over all layers, in `dtype`."""
+        width = 4 if self.dtype == "float32" else 2
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * width
+
+    def with_context(self, context_length: int | None) -> ModelConfig:
+        """A copy that serves at most this many tokens; None keeps the model's own length."""
+        if context_length is None or context_length >= self.context_length:
+            return self
+        return replace(self, context_length=context_length)
+
+
+def activation_of(name: str, source: str) -> Activation:
+    """Our name of an activation function.
+
+    Raises:
+        ModelFormatError: the decoder has no such activation.
+    """
+    if name not in _ACTIVATIONS:
+        raise ModelFormatError(
+            f"{source}: activation {name!r} is not one of {', '.join(sorted(_ACTIVATIONS))}"
+        )
+    return _ACTIVATIONS[name]
+
+
+def from_transformers(
+    config: Any, *, name: str, dtype: str, context_length: int | None = None
+) -> ModelConfig:
+    """Read a lean family's transformers configuration.
+
+    LongRoPE models are served up to their original context with the short factors, unless
+    `context_length` asks for more: then the long factors hold at every position, as one cache
+    cannot hold keys turned both ways.
+
+    Raises:
+        ModelFormatError: an option that the decoder does not have.
+    """
+    text = config.get_text_config()
+    family = text.model_type
+    gemma = family.startswith("gemma")
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    layer_types = _layer_types(text)
+    ropes, layer_rope, context = _ropes(text, layer_types, head_dim, context_length, name)
+    scalar = getattr(text, "query_pre_attn_scalar", None) or head_dim
+    return ModelConfig(
+        name=name,
+        family=family,
+        num_layers=text.num_hidden_layers,
+        hidden_size=text.hidden_size,
+        intermediate_size=text.intermediate_size,
+        num_heads=text.num_attention_heads,
+        num_kv_heads=text.num_key_value_heads,
+        head_dim=head_dim,
+        vocab_size=text.vocab_size,
+        context_length=context,
+        norm_eps=text.rms_norm_eps,
+        windows=tuple(
+            text.sliding_window if kind == "sliding_attention" else None for kind in layer_types
+        ),
+        ropes=ropes,
+        layer_rope=layer_rope,
+        activation=activation_of(text.hidden_activation if gemma else text.hidden_act, name),
+        attention_scale=scalar**-0.5,
+        qk_norm=family in ("qwen3", "gemma3_text"),
+        post_norms=gemma,
+        norm_offset=1.0 if gemma else 0.0,
+        embed_scale=text.hidden_size**0.5 if gemma else 1.0,
+        attention_soft_cap=getattr(text, "attn_logit_softcapping", None),
+        logit_soft_cap=getattr(text, "final_logit_softcapping", None),
+        tie_embeddings=bool(getattr(text, "tie_word_embeddings", False)),
+        bos_token_id=text.bos_token_id,
+        eos_token_ids=as_ids(text.eos_token_id),
+        dtype=dtype,
+    )
+
+
+def as_ids(value: int | list[int] | None) -> tuple[int, ...]:
+    """Token ids from the many ways that configurations write them."""
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+def _layer_types(text: Any) -> list[str]:
+    types = getattr(text, "layer_types", None)
+    if types:
+        return list(types)
+    window = getattr(text, "sliding_window", None)
+    return ["sliding_attention" if window else "full_attention"] * int(text.num_hidden_layers)
+
+
+def _ropes(
+    text: Any, layer_types: list[str], head_dim: int, wanted: int | None, source: str
+) -> tuple[tuple[RopeConfig, ...], tuple[int, ...], int]:
+    """Rope of each kind of layer, the kind of each layer, and the context they allow."""
+    params = text.rope_parameters
+    context = int(text.max_position_embeddings)
+    if "full_attention" not in params:
+        rope, context = _rope(params, head_dim, context, wanted, source)
+        return (rope,), (0,) * len(layer_types), context
+    full, context = _rope(params["full_attention"], head_dim, context, wanted, source)
+    local, context = _rope(params["sliding_attention"], head_dim, context, wanted, source)
+    return (full, local), tuple(int(t == "sliding_attention") for t in layer_types), context
+
+
+def _rope(
+    params: dict[str, Any], head_dim: int, context: int, wanted: int | None, source: str
+) -> tuple[RopeConfig, int]:
+    kind = params.get("rope_type", "default")
+    rotary_dim = int(head_dim * params.get("partial_rotary_factor", 1.0))
+    rope = RopeConfig(theta=float(params["rope_theta"]), rotary_dim=rotary_dim)
+    match kind:
+        case "default":
+            return rope, _at_most(context, wanted)
+        case "dynamic":
+            # Dynamic NTK turns every key again once the prompt outgrows the trained length,
+            # which a cache of shared prefixes cannot do: serve what needs no scaling.
+            trained = int(params.get("original_max_position_embeddings") or context)
+            return rope, _at_most(min(context, trained), wanted)
+        case "linear":
+            scaled = replace(rope, kind="linear", factor=float(params["factor"]))
+            return scaled, _at_most(context, wanted)
+        case "llama3" | "yarn":
+            return replace(rope, kind=kind, **_scaling(params, context)), _at_most(context, wanted)
+        case "longrope":
+            return _longrope(rope, params, context, wanted)
+    raise ModelFormatError(
+        f"{source}: rotary scaling {kind!r} is not supported; supported: default, linear, "
+        "llama3, yarn, longrope, dynamic (up to the trained context)"
+    )
+
+
+def _scaling(params: dict[str, Any], context: int) -> dict[str, Any]:
+    original = int(params.get("original_max_position_embeddings") or context)
+    given: dict[str, Any] = {
+        "factor": float(params.get("factor") or context / original),
+        "original_context_length": original,
+        "attention_factor": params.get("attention_factor"),
+        "truncate": bool(params.get("truncate", True)),
+    }
+    floats = ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "mscale",
+              "mscale_all_dim")  # fmt: skip
+    given |= {key: float(params[key]) for key in floats if params.get(key) is not None}
+    return given
+
+
+def _longrope(
+    rope: RopeConfig, params: dict[str, Any], context: int, wanted: int | None
+) -> tuple[RopeConfig, int]:
+    original = int(params.get("original_max_position_embeddings") or context)
+    use_long = wanted is not None and wanted > original
+    factors = params["long_factor"] if use_long else params["short_factor"]
+    scaled = replace(
+        rope,
+        kind="longrope",
+        factor=float(params.get("factor") or context / original),
+        original_context_length=original,
+        attention_factor=params.get("attention_factor"),
+        factors=tuple(float(f) for f in factors),
+    )
+    return scaled, _at_most(context if use_long else min(context, original), wanted)
+
+
+def _at_most(context: int, wanted: int | None) -> int:
+    return context if wanted is None else min(context, wanted)

@@ -1,0 +1,165 @@
+"""One decoder for the common families, driven by `ModelConfig`.
+
+Tokens of all branches are one flat batch: [num_tokens, hidden_size]. Projections that read the
+same input are one matrix (query-key-value, gate-up), attention reads and writes the cache through
+the plan it is given, and nothing is computed for tokens whose logits nobody asked for: `forward`
+stops before the final norm, `logits` takes only the rows it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from radixlang.kernels.attention import attend
+from radixlang.runtime.models.config import Activation, ModelConfig
+from radixlang.runtime.models.linear import Linear
+from radixlang.runtime.models.rotary import Rotary, rotate
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+ACTIVATIONS: dict[Activation, Function] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """Weights of one layer. Norm gains are [hidden_size], None where they are folded away.
+
+    `qk_gain` is [num_heads + num_kv_heads, head_dim]: the gains of the query and key norms.
+    `before_down` and `before_o` transform the input of those projections (rotations).
+    """
+
+    attn_norm: torch.Tensor | None
+    qkv: Linear
+    o: Linear
+    mlp_norm: torch.Tensor | None
+    gate_up: Linear
+    down: Linear
+    qk_gain: torch.Tensor | None = None
+    attn_post_norm: torch.Tensor | None = None
+    mlp_post_norm: torch.Tensor | None = None
+    before_o: Function | None = None
+    before_down: Function | None = None
+
+
+class Decoder:
+    """A causal model of one of the lean families; see the module's docstring.
+
+    Args:
+        embed: [vocab_size, hidden_size].
+        norm: gain of the final norm [hidden_size], None where it is folded into the head.
+        head: hidden_size to vocab_size.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        layers: Sequence[DecoderLayer],
+        embed: torch.Tensor,
+        norm: torch.Tensor | None,
+        head: Linear,
+    ) -> None:
+        self.config = config
+        self._layers = tuple(layers)
+        self._embed = embed
+        self._norm = norm
+        self._head = head
+        self._rotary = [Rotary(rope, config.head_dim, embed.device) for rope in config.ropes]
+        self._activation = ACTIVATIONS[config.activation]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self._embed.device
+
+    @property
+    def num_weight_bytes(self) -> int:
+        """Bytes of all weights as held in memory, a tied head counted once."""
+        linears = [part for layer in self._layers
+                   for part in (layer.qkv, layer.o, layer.gate_up, layer.down)]  # fmt: skip
+        tied = getattr(self._head, "weight", None) is self._embed
+        total = sum(linear.num_bytes for linear in linears)
+        return total + self._embed.nbytes + (0 if tied else self._head.num_bytes)
+
+    @torch.no_grad()
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, plan: Any, kv: Any
+    ) -> torch.Tensor:
+        """Run the layers over a flat batch and write its keys and values through the plan.
+
+        Args:
+            input_ids: token ids [num_tokens], in the plan's branch order.
+            positions: [num_tokens], the plan's positions.
+            plan: AttentionPlan of this step.
+            kv: kv[i] is the LayerKV of layer i.
+
+        Returns:
+            Residual stream [num_tokens, hidden_size], not yet normalised: see `logits`.
+        """
+        config = self.config
+        hidden = F.embedding(input_ids, self._embed)
+        if config.embed_scale != 1.0:
+            hidden = hidden * torch.tensor(config.embed_scale, dtype=hidden.dtype)
+        turns = [rotary.at(positions) for rotary in self._rotary]
+        for index, layer in enumerate(self._layers):
+            turn = turns[config.layer_rope[index]]
+            hidden = hidden + self._attention(index, layer, hidden, turn, plan, kv[index])
+            hidden = hidden + self._mlp(layer, hidden)
+        return hidden
+
+    @torch.no_grad()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [n, vocab_size] in float32 of the given rows of `forward`'s result."""
+        logits = self._head(self._normalise(hidden, self._norm)).float()
+        cap = self.config.logit_soft_cap
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
+    def _normalise(self, x: torch.Tensor, gain: torch.Tensor | None) -> torch.Tensor:
+        return F.rms_norm(x, x.shape[-1:], gain, self.config.norm_eps)
+
+    def _attention(
+        self,
+        index: int,
+        layer: DecoderLayer,
+        hidden: torch.Tensor,
+        turn: torch.Tensor,
+        plan: Any,
+        layer_kv: Any,
+    ) -> torch.Tensor:
+        config = self.config
+        num_turned = config.num_heads + config.num_kv_heads
+        qkv = layer.qkv(self._normalise(hidden, layer.attn_norm))
+        qkv = qkv.view(-1, num_turned + config.num_kv_heads, config.head_dim)
+        qk, v = qkv[:, :num_turned], qkv[:, num_turned:]
+        if layer.qk_gain is not None:
+            qk = self._normalise(qk, None) * layer.qk_gain
+        qk = rotate(qk, turn)
+        out = attend(
+            qk[:, : config.num_heads],
+            qk[:, config.num_heads :],
+            v,
+            layer_kv,
+            plan,
+            scale=config.attention_scale,
+            window=config.windows[index],
+            soft_cap=config.attention_soft_cap,
+        )
+        out = out.reshape(hidden.shape[0], -1)
+        out = layer.o(out if layer.before_o is None else layer.before_o(out))
+        return out if layer.attn_post_norm is None else self._normalise(out, layer.attn_post_norm)
+
+    def _mlp(self, layer: DecoderLayer, hidden: torch.Tensor) -> torch.Tensor:
+        gate_up = layer.gate_up(self._normalise(hidden, layer.mlp_norm))
+        gate, up = gate_up.chunk(2, dim=-1)
+        inner = self._activation(gate) * up
+        out = layer.down(inner if layer.before_down is None else layer.before_down(inner))
+        return out if layer.mlp_post_norm is None else self._normalise(out, layer.mlp_post_norm)

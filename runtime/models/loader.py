@@ -1,0 +1,203 @@
+"""`load_model`: from a name, folder or GGUF file to a model and its tokenizer."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from radixlang.errors import ModelFormatError, ParameterError
+from radixlang.runtime.models.build import build_decoder
+from radixlang.runtime.models.config import LEAN_FAMILIES, as_ids, from_transformers
+from radixlang.runtime.models.gguf_config import eos_ids, gguf_config
+from radixlang.runtime.models.gguf_file import GgufFile
+from radixlang.runtime.models.gguf_tokenizer import gguf_tokenizer
+from radixlang.runtime.models.gguf_weights import GgufWeights
+from radixlang.runtime.models.locate import locate
+from radixlang.runtime.models.model import LoadedModel
+from radixlang.runtime.models.weights import SafetensorsFiles, StateDictWeights
+from radixlang.runtime.tokenizer import Tokenizer, TokenizerConfig
+
+QUANTIZATIONS = ("auto", "int8", None)
+_DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+_SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+
+
+def load_model(
+    name_or_path: str | Path | None = None,
+    *,
+    device: str = "cpu",
+    dtype: str = "auto",
+    quantization: str | None = "auto",
+    context_length: int | None = None,
+) -> LoadedModel:
+    """Load a causal model.
+
+    Args:
+        name_or_path: a folder of safetensors, a GGUF file, a hub name (its cache is tried before
+            the network), or None for the default model, SmolLM2-135M-Instruct.
+        device: "cpu", "cuda", "cuda:1" or "auto".
+        dtype: "float32", "float16", "bfloat16" or "auto": float32 on a CPU, bfloat16 on a GPU.
+        quantization: "int8" packs the linear layers to 8 bits on a CPU; None keeps the
+            checkpoint's own values; "auto" is None.
+        context_length: serve at most this many tokens.
+
+    Raises:
+        ModelNotFoundError: nothing answers to the name.
+        ModelFormatError: unreadable, incomplete or unsupported files.
+        ParameterError: an unknown device, dtype or quantization.
+    """
+    target = _device(device)
+    chosen = _dtype(dtype, target)
+    if quantization not in QUANTIZATIONS:
+        raise ParameterError(f"quantization must be 'auto', 'int8' or None, got {quantization!r}")
+    path = locate(name_or_path)
+    if path.is_dir():
+        return _from_folder(path, target, chosen, context_length)
+    return _from_gguf(path, target, chosen, context_length)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ParameterError(
+            f"device {name!r} is unknown; use cpu, cuda, cuda:N or auto"
+        ) from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ParameterError(f"device {name!r}: torch sees no GPU here; use device='cpu'")
+    return device
+
+
+def _dtype(name: str, device: torch.device) -> str:
+    if name == "auto":
+        return "float32" if device.type == "cpu" else "bfloat16"
+    if name not in _DTYPES:
+        raise ParameterError(f"dtype must be auto, {', '.join(_DTYPES)}, got {name!r}")
+    return name
+
+
+def _from_gguf(
+    path: Path, device: torch.device, dtype: str, context_length: int | None
+) -> LoadedModel:
+    file = GgufFile(path)
+    config = gguf_config(file, dtype=dtype, context_length=context_length)
+    tokenizer = load_gguf_tokenizer(file)
+    model = build_decoder(config, GgufWeights(file), dtype=_DTYPES[dtype], device=device)
+    return LoadedModel(model, tokenizer, config)
+
+
+def load_gguf_tokenizer(file: GgufFile) -> Tokenizer:
+    """The tokenizer of an open GGUF file, with its special ids and chat template."""
+    get = file.metadata.get
+    prefix = "tokenizer.ggml."
+    bos = get(prefix + "bos_token_id")
+    # Files without the flag are old SentencePiece ones, to which llama.cpp adds a BOS.
+    adds_bos = bool(get(prefix + "add_bos_token", get(prefix + "model") == "llama"))
+    tokens = get(prefix + "tokens") or []
+    named = {"bos_token": bos, "eos_token": get(prefix + "eos_token_id"),
+             "pad_token": get(prefix + "padding_token_id"),
+             "unk_token": get(prefix + "unknown_token_id")}  # fmt: skip
+    variables = {key: tokens[i] for key, i in named.items() if i is not None and i < len(tokens)}
+    template = get("tokenizer.chat_template")
+    config = TokenizerConfig(bos, adds_bos, eos_ids(file.metadata), template, variables)
+    return Tokenizer(gguf_tokenizer(file), config)
+
+
+def _from_folder(
+    folder: Path, device: torch.device, dtype: str, context_length: int | None
+) -> LoadedModel:
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelFormatError(f"{folder / 'config.json'}: cannot be read ({error})") from error
+    defaults = read_json(folder / "generation_config.json")
+    tokenizer = load_folder_tokenizer(folder, as_ids(defaults.get("eos_token_id")))
+    sampling = {key: defaults[key] for key in _SAMPLING_KEYS if defaults.get(key) is not None}
+    if config.get_text_config().model_type not in LEAN_FAMILIES:
+        from radixlang.runtime.models.adapter import load_adapter
+
+        adapter = load_adapter(folder, config, _DTYPES[dtype], device, context_length)
+        return LoadedModel(adapter, tokenizer, adapter.config, sampling)
+    name = folder.name
+    ours = from_transformers(config, name=name, dtype=dtype, context_length=context_length)
+    with ExitStack() as stack:
+        tensors = SafetensorsFiles(folder, stack)
+        weights = StateDictWeights(tensors, str(folder), post_norms=ours.post_norms)
+        model = build_decoder(ours, weights, dtype=_DTYPES[dtype], device=device)
+    return LoadedModel(model, tokenizer, ours, sampling)
+
+
+def load_folder_tokenizer(folder: Path, eos_token_ids: tuple[int, ...] = ()) -> Tokenizer:
+    """The tokenizer saved in a folder: tokenizer.json, or what transformers makes of older files.
+
+    Raises:
+        ModelFormatError: the folder has no tokenizer that can be read.
+    """
+    from tokenizers import Tokenizer as Backend
+
+    path = folder / "tokenizer.json"
+    try:
+        backend = Backend.from_file(str(path)) if path.is_file() else _converted(folder)
+    except Exception as error:
+        raise ModelFormatError(
+            f"{folder}: its tokenizer cannot be read ({error}). Download the folder again, or save "
+            "the tokenizer into it with save_pretrained"
+        ) from error
+    settings = read_json(folder / "tokenizer_config.json")
+    settings |= read_json(folder / "special_tokens_map.json")
+    names = ("bos_token", "eos_token", "pad_token", "unk_token")
+    variables = {key: text for key in names if (text := _content(settings.get(key)))}
+    bos, eos = (backend.token_to_id(variables.get(key, "")) for key in ("bos_token", "eos_token"))
+    probe = backend.encode("a", add_special_tokens=True).ids
+    adds_bos = settings.get("add_bos_token")
+    adds_bos = probe[:1] == [bos] if adds_bos is None else bool(adds_bos)
+    eos_ids = tuple(dict.fromkeys((*eos_token_ids, *(() if eos is None else (eos,)))))
+    template = _template(folder, settings)
+    config = TokenizerConfig(bos, adds_bos and bos is not None, eos_ids, template, variables)
+    return Tokenizer(backend, config)
+
+
+def _converted(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
+
+
+def _content(token: Any) -> str:
+    return str(token.get("content", "")) if isinstance(token, dict) else str(token or "")
+
+
+def _template(folder: Path, settings: dict[str, Any]) -> str | None:
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text("utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        named = {entry.get("name"): entry.get("template") for entry in template}
+        template = named.get("default")
+    return template
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file, empty where there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ModelFormatError(f"{path}: not valid JSON ({error}). Download it again") from error
+    if not isinstance(value, dict):
+        raise ModelFormatError(f"{path}: holds a {type(value).__name__} where an object belongs")
+    return value

@@ -1,0 +1,56 @@
+"""What every model offers to the engine, and a model as it comes out of `load_model`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from radixlang.runtime.models.config import ModelConfig
+from radixlang.runtime.tokenizer import Tokenizer
+
+
+class CausalModel(Protocol):
+    """A causal language model over flat batches; attention goes through the plan.
+
+    `forward` maps input_ids [num_tokens] and positions [num_tokens] to the residual stream
+    [num_tokens, hidden_size] and writes keys and values to kv[layer]; `logits` maps any rows of
+    it to [n, vocab_size] in float32.
+    """
+
+    config: ModelConfig
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def num_weight_bytes(self) -> int: ...
+
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, plan: Any, kv: Any
+    ) -> torch.Tensor: ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to run.
+
+    Attributes:
+        generation_defaults: sampling values of the model's generation_config.json, such as
+            temperature and top_p, under our parameter names.
+        quantization: "int8", or None for the checkpoint's own precision.
+    """
+
+    model: CausalModel
+    tokenizer: Tokenizer
+    config: ModelConfig
+    generation_defaults: dict[str, Any] = field(default_factory=dict)
+    quantization: str | None = None
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Every token that ends a generation."""
+        return tuple(dict.fromkeys((*self.config.eos_token_ids, *self.tokenizer.eos_token_ids)))
