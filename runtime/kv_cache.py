@@ -1,4 +1,4 @@
-"""Keys and values of every slot, one pair of preallocated tensors a layer."""
+"""Keys and values of every slot: preallocated tensors by layer, exact and, if asked for, 8-bit."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ class KVCache:
     head_dim].
 
     Memory starts as zeros, which an operating system commits page by page when first written.
+    With `num_cold_slots`, int8 planes stand beside it for cold nodes, with one float32 scale for
+    each token and head: value = int8 × scale.
     """
 
     def __init__(
@@ -27,6 +29,7 @@ class KVCache:
         num_kv_heads: int,
         head_dim: int,
         *,
+        num_cold_slots: int = 0,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -35,14 +38,8 @@ class KVCache:
         self.head_dim = head_dim
         self.dtype = dtype
         self.device = torch.device(device)
-        shape = (num_slots, num_kv_heads, head_dim)
-        self._layers = [
-            LayerKV(
-                torch.zeros(shape, dtype=dtype, device=self.device),
-                torch.zeros(shape, dtype=dtype, device=self.device),
-            )
-            for _ in range(num_layers)
-        ]
+        self.num_cold_slots = num_cold_slots
+        self._layers = [self._new_layer() for _ in range(num_layers)]
 
     def __getitem__(self, layer: int) -> LayerKV:
         return self._layers[layer]
@@ -54,6 +51,11 @@ class KVCache:
     def bytes_per_token(self) -> int:
         """Keys and values of one token in all layers."""
         return 2 * len(self._layers) * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+
+    @property
+    def cold_bytes_per_token(self) -> int:
+        """The same in 8 bits, scales included."""
+        return 2 * len(self._layers) * self.num_kv_heads * (self.head_dim + 4)
 
     def move(self, source: Slots, target: Slots) -> None:
         """Copy slots; source and target may overlap, all is read before anything is written."""
@@ -77,6 +79,18 @@ class KVCache:
             layer.k[index] = k
             layer.v[index] = v
 
+    def quantize(self, source: Slots, target: Slots) -> None:
+        """Store exact slots `source` in 8 bits at cold slots `target`, symmetric around 0."""
+        src, dst = self._index(source), self._index(target)
+        for layer in self._layers:
+            for exact, plane, scales in (
+                (layer.k, layer.k_int8, layer.k_scale),
+                (layer.v, layer.v_int8, layer.v_scale),
+            ):
+                if plane is None or scales is None:
+                    raise ParameterError("this cache has no 8-bit slots; set num_cold_slots")
+                plane[dst], scales[dst] = quantize_tokens(exact[src])
+
     def poison(self, slots: Slots) -> None:
         """Fill freed slots with NaN (debug mode): whoever still reads them shows at once."""
         index = self._index(slots)
@@ -84,5 +98,22 @@ class KVCache:
             layer.k[index] = float("nan")
             layer.v[index] = float("nan")
 
+    def _new_layer(self) -> LayerKV:
+        shape = (self.num_slots, self.num_kv_heads, self.head_dim)
+        k, v = (torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(2))
+        if not self.num_cold_slots:
+            return LayerKV(k, v)
+        cold = (self.num_cold_slots, self.num_kv_heads, self.head_dim)
+        planes = (torch.zeros(cold, dtype=torch.int8, device=self.device) for _ in range(2))
+        scales = (torch.zeros(cold[:2], device=self.device) for _ in range(2))
+        return LayerKV(k, v, *planes, *scales)
+
     def _index(self, slots: Slots) -> Tensor:
         return torch.from_numpy(np.asarray(slots, np.int64)).to(self.device)
+
+
+def quantize_tokens(values: Tensor) -> tuple[Tensor, Tensor]:
+    """[n, num_kv_heads, head_dim] as int8 of that shape and float32 scales [n, num_kv_heads]."""
+    scales = values.float().abs().amax(dim=-1) / 127
+    steps = values.float() / scales.clamp_min(torch.finfo(torch.float32).tiny).unsqueeze(-1)
+    return steps.round().to(torch.int8), scales

@@ -133,6 +133,11 @@ class RadixTree:
         return sum(1 for _ in self.nodes())
 
     @property
+    def num_uses(self) -> int:
+        """The tree's clock: matches and insertions so far, the scale of `last_use`."""
+        return self._clock
+
+    @property
     def num_evictable_tokens(self) -> int:
         """Cached tokens that no lease passes through."""
         return self.num_cached_tokens - self.num_protected_tokens
@@ -347,17 +352,18 @@ class RadixTree:
                 self.set_next_use(node, None)
 
     def store(self, node: RadixNode, slots: Slots, *, quantized: bool) -> None:
-        """Point an idle node at other slots that hold the same tokens; old ones are released."""
-        was_queued = bool(node.ticket)
+        """Point a node at other slots that hold the same tokens; the old ones are released.
+
+        Whoever leases the node must read `slots` again, and no running step may read it.
+        """
         self._queue_of(node).discard(node)
-        leased = {"leased": -1} if node.num_leases else {"idle": -1}
-        self._pool_of(node).mark_cached(node.slots, **leased)
-        self._pool_of(node).release(node.slots)
-        node.slots = np.array(slots, np.int32)
-        node.quantized = quantized
-        gained = dict.fromkeys(leased, 1)
-        self._pool_of(node).mark_cached(node.slots, **gained)
-        if was_queued:
+        leased = 1 if node.num_leases else 0
+        pool = self._pool_of(node)
+        pool.mark_cached(node.slots, idle=leased - 1, leased=-leased)
+        pool.release(node.slots)
+        node.slots, node.quantized = np.array(slots, np.int32), quantized
+        self._pool_of(node).mark_cached(node.slots, idle=1 - leased, leased=leased)
+        if not leased and not node.children:
             self._queue_of(node).add(node)
         self.layout_version += 1
 
