@@ -1,0 +1,42 @@
+"""Numeric probes: which cached node holds NaN, infinite or wild keys and values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from radixlang.runtime.kv_cache import KVCache
+from radixlang.runtime.radix import RadixNode, RadixTree
+
+
+@dataclass(frozen=True, slots=True)
+class WildNode:
+    """A node with bad numbers: the layer and tensor where they are worst, and the worst value."""
+
+    node: RadixNode
+    layer: int
+    tensor: str
+    worst: float
+
+    def __str__(self) -> str:
+        what = f"|{self.tensor}| = {self.worst:g} in layer {self.layer}"
+        return f"node of tokens {self.node.start} to {self.node.end}: {what}"
+
+
+def find_wild_nodes(tree: RadixTree, cache: KVCache, *, max_abs: float = 1e4) -> list[WildNode]:
+    """Nodes with a key or value that is NaN, infinite, or beyond max_abs in magnitude.
+
+    Reads every exact cached token: for debugging and idle moments.
+    """
+    found = (_worst(node, cache) for node in tree.nodes() if not node.quantized)
+    return [wild for wild in found if not wild.worst <= max_abs]
+
+
+def _worst(node: RadixNode, cache: KVCache) -> WildNode:
+    size = cache.read(node.slots).abs().amax(dim=(2, 3, 4)).float()  # [num_layers, 2]; keeps NaN
+    flat = torch.nan_to_num(size, nan=math.inf, posinf=math.inf).flatten()
+    at = int(flat.argmax())
+    layer, which = divmod(at, 2)
+    return WildNode(node, layer, "kv"[which], float(size.flatten()[at]))
