@@ -235,7 +235,11 @@ def to_regex(pattern: Pattern) -> str:
         case Cat(parts):
             return "".join(map(_grouped, parts))
         case Alt(options):
-            return "(?:" + "|".join(map(to_regex, options)) + ")" if options else "[^\\x{0}-\\x{10FFFF}]"
+            return (
+                "(?:" + "|".join(map(to_regex, options)) + ")"
+                if options
+                else "[^\\x{0}-\\x{10FFFF}]"
+            )
         case Repeat(body, least, most):
             return f"{_grouped(body, repeated=True)}{_times(least, most)}"
     raise AssertionError(pattern)

@@ -121,7 +121,9 @@ class _Translator:
             pattern = prefix_free(pattern)
         return Translation(pattern, self.dropped)
 
-    def sequence(self, items: Sequence[Item], *, is_cut: bool, is_open: bool | None = None) -> Pattern:
+    def sequence(
+        self, items: Sequence[Item], *, is_cut: bool, is_open: bool | None = None
+    ) -> Pattern:
         """Items one after another.
 
         is_cut: what stands before them is not known here. is_open: nor is what follows.
