@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, TypeAlias
 
 from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
@@ -35,12 +36,9 @@ from radixlang.runtime.grammar.pattern import (
     repeat,
 )
 
-if sys.version_info >= (3, 11):
-    from re import _constants as ops
-    from re import _parser as parser
-else:  # pragma: no cover
-    import sre_constants as ops
-    import sre_parse as parser
+_NEW_HOME = sys.version_info >= (3, 11)  # Python moved its regex parser into the re package
+ops: Any = import_module("re._constants" if _NEW_HOME else "sre_constants")
+parser: Any = import_module("re._parser" if _NEW_HOME else "sre_parse")
 
 MAX_PATTERN_CHARS = 100_000
 MAX_REPEAT_COUNT = 20_000
