@@ -61,7 +61,9 @@ class Assembler:
             fused = self.matrix(f"{prefix}.qkv", sum(sizes), config.hidden_size)
             weights = list(torch.split(fused, sizes))
             whole = self.bias(f"{prefix}.qkv", sum(sizes))
-            biases = [None] * 3 if whole is None else list(torch.split(whole, sizes))
+            biases: list[torch.Tensor | None] = [None] * 3
+            if whole is not None:
+                biases = list(torch.split(whole, sizes))
         else:
             names = [f"{prefix}.{part}" for part in "qkv"]
             weights = [self.matrix(n, size, config.hidden_size)

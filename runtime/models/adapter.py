@@ -1,0 +1,329 @@
+"""Every other causal model: transformers' own classes, with attention through our plan and pool.
+
+The model runs on a flat batch as one sequence with explicit positions; each attention layer calls
+a function of ours instead of its own, which writes to the pool and attends over the tree. Whether
+that is all the model does between tokens is not taken on trust: `load_adapter` compares a short
+prompt, computed in two steps, with transformers' eager attention, and refuses what differs (ALiBi,
+recurrent state, layers that bypass the hook).
+
+Projections stay apart here, so the lean decoder is faster where it applies.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from radixlang.errors import ModelFormatError
+from radixlang.kernels.attention import LayerKV, attend
+from radixlang.kernels.plan import TreeBatch, plan_attention
+from radixlang.runtime.models.config import ModelConfig, as_ids
+
+ATTENTION_NAME = "radixlang"
+_NUM_PROBE, _PROBE_SPLIT = 8, 5
+
+
+@dataclass(slots=True)
+class _Step:
+    """What the attention layers of one model need during one forward pass."""
+
+    plan: Any = None
+    kv: Any = None
+    num_calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerShape:
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    window: int | None
+
+
+class TransformersModel:
+    """A `CausalModel` over a transformers model; see the module's docstring."""
+
+    def __init__(self, model: Any, config: ModelConfig) -> None:
+        self.config = config
+        self._model = model
+        self._step = _Step()
+        for module in model.modules():
+            module.radixlang_step = self._step
+        self._base = model.base_model
+        self._head = _head_only(model)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        device: torch.device = self._model.device
+        return device
+
+    @property
+    def num_weight_bytes(self) -> int:
+        """Bytes of all weights."""
+        return sum(weight.nbytes for weight in self._model.parameters())
+
+    @torch.no_grad()
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, plan: Any, kv: Any
+    ) -> torch.Tensor:
+        """Run the layers over a flat batch; returns hidden states [num_tokens, hidden_size].
+
+        Raises:
+            ModelFormatError: a layer did not go through our attention.
+        """
+        step = self._step
+        step.plan, step.kv, step.num_calls = plan, kv, 0
+        try:
+            output = self._base(
+                input_ids=input_ids[None], position_ids=positions[None], use_cache=False
+            )
+        finally:
+            step.plan = step.kv = None
+        if step.num_calls != self.config.num_layers:
+            raise ModelFormatError(
+                f"{self.config.name}: {step.num_calls} of {self.config.num_layers} layers went "
+                f"through our attention; architecture {self.config.family!r} is not supported"
+            )
+        hidden: torch.Tensor = output.last_hidden_state[0]
+        return hidden
+
+    @torch.no_grad()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [n, vocab_size] in float32 of the given rows of `forward`'s result."""
+        logits: torch.Tensor = self._head(inputs_embeds=hidden[None], use_cache=False).logits[0]
+        return logits.float()
+
+
+def attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention interface over our plan.
+
+    query [1, num_heads, num_tokens, head_dim], key and value with num_kv_heads; returns
+    [1, num_tokens, num_heads, value_dim].
+    """
+    step: _Step = module.radixlang_step  # type: ignore[assignment]
+    index = step.num_calls
+    step.num_calls += 1
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    value_dim = v.shape[-1]
+    v = F.pad(v, (0, q.shape[-1] - value_dim))  # multi-head latent attention has narrower values
+    scale = q.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    out = attend(
+        q.contiguous(),
+        k.contiguous(),
+        v.contiguous(),
+        step.kv[index],
+        step.plan,
+        scale=scale,
+        window=sliding_window or None,
+        soft_cap=softcap,
+        sinks=s_aux,
+    )
+    return out[None, ..., :value_dim], None
+
+
+def _shape_recorder(shapes: list[_LayerShape]) -> Any:
+    """An attention function that only notes what each layer would ask for."""
+
+    def record(
+        module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any,
+        sliding_window: int | None = None, **_: Any,
+    ) -> tuple[torch.Tensor, None]:  # fmt: skip
+        shapes.append(
+            _LayerShape(query.shape[1], key.shape[1], query.shape[3], sliding_window or None)
+        )
+        return query.new_zeros((1, query.shape[2], query.shape[1], value.shape[3])), None
+
+    return record
+
+
+class _Hidden:
+    """Hidden states in the place of a base model's output; every other field is None."""
+
+    def __init__(self, hidden: torch.Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return (self.last_hidden_state,)[index]
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+class _PassThrough(torch.nn.Module):
+    """Stands where the layers were and returns the hidden states it is given."""
+
+    @property
+    def decoder(self) -> _PassThrough:
+        """Some heads reach for the decoder inside their base model."""
+        return self
+
+    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> _Hidden:
+        return _Hidden(inputs_embeds)
+
+
+def _head_only(model: Any) -> Any:
+    """The model's own way from hidden states to logits (scales and caps included), sans layers."""
+    head = copy.copy(model)
+    head._modules = dict(model._modules)
+    head._modules[model.base_model_prefix] = _PassThrough()
+    return head
+
+
+def load_adapter(
+    folder: Path,
+    config: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    context_length: int | None = None,
+) -> TransformersModel:
+    """Load a folder through transformers and check it against eager attention.
+
+    Raises:
+        ModelFormatError: transformers cannot load it, or it is not served right through our plan.
+    """
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            folder, config=config, dtype=dtype, local_files_only=True, attn_implementation="eager"
+        )
+    except Exception as error:
+        raise ModelFormatError(
+            f"{folder}: transformers cannot load this model ({type(error).__name__}: {error})"
+        ) from error
+    return adapt(model.to(device), folder.name, context_length)
+
+
+def adapt(model: Any, name: str, context_length: int | None = None) -> TransformersModel:
+    """Wrap a loaded transformers model.
+
+    Raises:
+        ModelFormatError: the architecture does something between tokens that our attention
+            does not see, or its layers differ in their heads.
+    """
+    from transformers import AttentionInterface
+
+    model.eval().requires_grad_(False)
+    probe = (
+        torch.arange(_NUM_PROBE, device=model.device) % model.config.get_text_config().vocab_size
+    )
+    with torch.no_grad():
+        expected = model(input_ids=probe[None], use_cache=False).logits[0].float()
+    AttentionInterface.register(ATTENTION_NAME, attention)
+    try:
+        shapes = _layer_shapes(model, probe)
+        model.set_attn_implementation(ATTENTION_NAME)
+        adapter = TransformersModel(model, _config(model, name, shapes, context_length))
+        found = _probe(adapter, probe)
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        raise ModelFormatError(
+            f"{name}: architecture {model.config.model_type!r} cannot run through our attention "
+            f"({type(error).__name__}: {error})"
+        ) from error
+    _compare(found, expected, name, model.config.model_type)
+    return adapter
+
+
+def _layer_shapes(model: Any, probe: torch.Tensor) -> list[_LayerShape]:
+    from transformers import AttentionInterface
+
+    shapes: list[_LayerShape] = []
+    AttentionInterface.register(f"{ATTENTION_NAME}_shapes", _shape_recorder(shapes))
+    model.set_attn_implementation(f"{ATTENTION_NAME}_shapes")
+    with torch.no_grad():
+        model.base_model(input_ids=probe[None], use_cache=False)
+    if not shapes:
+        raise ValueError("no layer uses transformers' attention interface")
+    if len({(s.num_heads, s.num_kv_heads, s.head_dim) for s in shapes}) > 1:
+        raise ValueError("its layers differ in their number or size of heads")
+    return shapes
+
+
+def _config(
+    model: Any, name: str, shapes: list[_LayerShape], context_length: int | None
+) -> ModelConfig:
+    text = model.config.get_text_config()
+    own = getattr(text, "max_position_embeddings", None) or 2**20
+    head = model.get_output_embeddings()
+    return ModelConfig(
+        name=name,
+        family=text.model_type,
+        num_layers=len(shapes),
+        hidden_size=text.hidden_size,
+        intermediate_size=getattr(text, "intermediate_size", None) or 0,
+        num_heads=shapes[0].num_heads,
+        num_kv_heads=shapes[0].num_kv_heads,
+        head_dim=shapes[0].head_dim,
+        vocab_size=head.weight.shape[0] if head is not None else text.vocab_size,
+        context_length=own if context_length is None else min(own, context_length),
+        norm_eps=0.0,
+        windows=tuple(shape.window for shape in shapes),
+        ropes=(),
+        layer_rope=(),
+        bos_token_id=getattr(text, "bos_token_id", None),
+        eos_token_ids=as_ids(getattr(text, "eos_token_id", None)),
+        dtype=str(model.dtype).removeprefix("torch."),
+    )
+
+
+def _probe(adapter: TransformersModel, probe: torch.Tensor) -> torch.Tensor:
+    """Logits of the probe in two steps, as a shared segment and a branch below it."""
+    config, model = adapter.config, adapter
+    size = (_NUM_PROBE, config.num_kv_heads, config.head_dim)
+    dtype = getattr(torch, config.dtype)
+    kv = [LayerKV(torch.zeros(size, dtype=dtype, device=model.device),
+                  torch.zeros(size, dtype=dtype, device=model.device))
+          for _ in range(config.num_layers)]  # fmt: skip
+    logits = []
+    for start, stop in ((0, _PROBE_SPLIT), (_PROBE_SPLIT, _NUM_PROBE)):
+        cuts = [0, stop] if not start else [0, start, stop]
+        count = len(cuts) - 1
+        batch = TreeBatch(
+            segment_slots=[np.arange(a, b, dtype=np.int32) for a, b in pairwise(cuts)],
+            segment_parent=np.arange(-1, count - 1, dtype=np.int32),
+            segment_start=np.array(cuts[:-1], dtype=np.int32),
+            branch_segment=np.array([count - 1], dtype=np.int32),
+            branch_query_start=np.array([start], dtype=np.int32),
+            branch_num_queries=np.array([stop - start], dtype=np.int32),
+        )  # fmt: skip
+        plan = plan_attention(
+            batch,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            device=model.device,
+        )
+        hidden = model.forward(probe[start:stop], plan.positions, plan, kv)
+        logits.append(model.logits(hidden))
+    return torch.cat(logits)
+
+
+def _compare(found: torch.Tensor, expected: torch.Tensor, name: str, architecture: str) -> None:
+    spread = float(expected.std()) or 1.0
+    error = float((found - expected).abs().max()) / spread
+    tolerance = 1e-3 if expected.dtype == torch.float32 else 0.1
+    if not error < tolerance:
+        raise ModelFormatError(
+            f"{name}: architecture {architecture!r} gives other logits through our attention than "
+            f"in transformers (largest difference {error:.2g} standard deviations): it does "
+            "something between tokens that radixlang does not support"
+        )
