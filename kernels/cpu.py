@@ -39,6 +39,8 @@ def attend_cpu(
     merged in float32 at least, whatever the pool's dtype. Returns q's shape and dtype.
     """
     schedule = plan.cpu_schedule(window)
+    if schedule.alone is not None and soft_cap is None and sinks is None:
+        return _alone(q, layer_kv, plan, schedule.alone, scale)
     heads, group = plan.num_kv_heads, plan.group_size
     rows = q if plan.row_order is None else q.index_select(0, plan.row_order)
     # [num_tokens, group, kv_heads, d]: rows of one key head pack into (row, group) without a copy
@@ -59,7 +61,29 @@ def attend_cpu(
     return out.transpose(1, 2).reshape(q.shape).to(q.dtype)
 
 
-@dataclass(frozen=True, slots=True)
+def _alone(q: Tensor, pool: LayerKV, plan: AttentionPlan, keys: Keys, scale: float) -> Tensor:
+    """One decoding branch over one run of slots: torch's own call and nothing around it."""
+    heads, dim = plan.num_kv_heads, plan.head_dim
+    k, v = _in_place(pool.k, keys, heads, dim), _in_place(pool.v, keys, heads, dim)
+    out, _ = _flash(_same(q, k).view(1, heads, -1, dim), k, v, scale=scale)
+    return _same(out.reshape(q.shape), q)
+
+
+def _in_place(plane: Tensor, keys: Keys, heads: int, dim: int) -> Tensor:
+    """A run of slots as [1, kv_heads, length, d], without a copy."""
+    width = heads * dim
+    return plane.as_strided(
+        (1, heads, keys.length, dim),
+        (0, dim, width, 1),
+        plane.storage_offset() + keys.start * width,
+    )
+
+
+def _same(tensor: Tensor, like: Tensor) -> Tensor:
+    return tensor if tensor.dtype == like.dtype else tensor.to(like.dtype)
+
+
+@dataclass(slots=True)
 class _Step:
     """One layer's queries and pool. Rows are ranked; `packed` decides the arithmetic's dtype."""
 
@@ -85,13 +109,9 @@ class _Step:
         elif keys.index is not None:
             k, v = self.gather(keys.index)
         else:
-            shape, strides = (1, self.heads, keys.length, self.dim), self._strides
-            offset = keys.start * strides[2]
-            pool_k, pool_v = self.pool.k, self.pool.v
-            return (
-                self._cast(pool_k.as_strided(shape, strides, pool_k.storage_offset() + offset)),
-                self._cast(pool_v.as_strided(shape, strides, pool_v.storage_offset() + offset)),
-            )
+            k = _in_place(self.pool.k, keys, self.heads, self.dim)
+            v = _in_place(self.pool.v, keys, self.heads, self.dim)
+            return _same(k, self.packed), _same(v, self.packed)
         shape = (1, keys.length, self.heads, self.dim)
         return k.view(shape).transpose(1, 2), v.view(shape).transpose(1, 2)
 
@@ -99,15 +119,7 @@ class _Step:
         """Copies of the tokens at `index`, [len(index), kv_heads * d]; whole rows copy fastest."""
         k = self.pool.k.view(-1, self.heads * self.dim).index_select(0, index)
         v = self.pool.v.view(-1, self.heads * self.dim).index_select(0, index)
-        return self._cast(k), self._cast(v)
-
-    def _cast(self, tensor: Tensor) -> Tensor:
-        return tensor if tensor.dtype == self.packed.dtype else tensor.to(self.packed.dtype)
-
-    @property
-    def _strides(self) -> tuple[int, int, int, int]:
-        width = self.heads * self.dim
-        return 0, self.dim, width, 1
+        return _same(k, self.packed), _same(v, self.packed)
 
     def _dequantize(self, keys: Keys) -> tuple[Tensor, Tensor]:
         pool = self.pool
@@ -122,8 +134,8 @@ class _Step:
         if index is None:
             index = torch.arange(keys.start, keys.start + keys.length)
         return (
-            self._cast(pool.k_int8[index] * pool.k_scale[index].unsqueeze(-1)),
-            self._cast(pool.v_int8[index] * pool.v_scale[index].unsqueeze(-1)),
+            _same(pool.k_int8[index] * pool.k_scale[index].unsqueeze(-1), self.packed),
+            _same(pool.v_int8[index] * pool.v_scale[index].unsqueeze(-1), self.packed),
         )
 
 

@@ -29,7 +29,15 @@ class CpuSchedule:
     def __init__(self, first: list[Unit], rest: list[Unit], growing: list[Group | Tail]) -> None:
         self.first = first
         self.rest = rest
+        self.alone = self._lone_keys()
         self._growing = growing  # what `advance` has to move; empty: cannot advance
+
+    def _lone_keys(self) -> Keys | None:
+        """The keys, when one decoding row reading one run in place is all there is."""
+        unit = self.first[0]
+        if self.rest or len(self.first) > 1 or not isinstance(unit, Full):
+            return None
+        return unit.keys if unit.end - unit.begin == 1 and unit.keys.index is None else None
 
     def advance(self, ranked_slots: NDArray[np.int32]) -> bool:
         """Take one more token a branch; False when the schedule must be built anew."""
