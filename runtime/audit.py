@@ -197,7 +197,7 @@ def evictable_leaves_are_queued(tree: RadixTree) -> list[Violation]:
             if node.quantized == quantized and not node.children and node.num_leases == 0
         }
         entries = policy.queued()
-        queued = [node for _, node in entries]
+        queued = [node for _, _, node in entries]
         for node in expected.symmetric_difference(queued):
             word = "is not queued" if node in expected else "is queued wrongly"
             found.append(_at(7, "evictable_leaves_are_queued", node, word))

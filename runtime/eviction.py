@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from radixlang.runtime.radix import RadixNode
 
 Rank = tuple[int, float]  # smaller leaves sooner
+Entry = tuple[Rank, int, "RadixNode"]  # rank when queued, order of queueing, leaf
 NEVER = float("inf")  # a next use that will not come
 
 
@@ -23,8 +24,8 @@ class LeafHeap:
     """A lazy heap of leaves by a rank that may change while they wait."""
 
     def __init__(self) -> None:
-        self._entries: list[tuple[Rank, int, RadixNode]] = []
-        self._num_tickets = 0
+        self._entries: list[Entry] = []
+        self._num_added = 0
         self.leaves: set[RadixNode] = set()
 
     def rank(self, node: RadixNode) -> Rank:
@@ -34,37 +35,35 @@ class LeafHeap:
     def add(self, node: RadixNode) -> None:
         """Queue the leaf, or renew its entry after its rank has fallen."""
         self.leaves.add(node)
-        self._num_tickets += 1
-        node.ticket = self._num_tickets
-        heapq.heappush(self._entries, (self.rank(node), node.ticket, node))
+        self._num_added += 1
+        node.entry = (self.rank(node), self._num_added, node)
+        heapq.heappush(self._entries, node.entry)
         if len(self._entries) > 2 * len(self.leaves) + 64:
-            self._rebuild()
+            self._entries = self.queued()
+            heapq.heapify(self._entries)
 
     def discard(self, node: RadixNode) -> None:
         """Take the leaf out of the queue, if it is in."""
         self.leaves.discard(node)
-        node.ticket = 0
+        node.entry = None
 
     def pop(self) -> RadixNode | None:
         """Remove and return the leaf of least rank."""
         while self._entries:
-            rank, ticket, node = heapq.heappop(self._entries)
-            if node.ticket != ticket:
+            entry = heapq.heappop(self._entries)
+            node = entry[2]
+            if node.entry is not entry:
                 continue
-            if self.rank(node) > rank:
+            if self.rank(node) > entry[0]:
                 self.add(node)
                 continue
             self.discard(node)
             return node
         return None
 
-    def queued(self) -> list[tuple[Rank, RadixNode]]:
-        """The live entries, unordered: rank at the time of queueing, and leaf."""
-        return [(rank, node) for rank, ticket, node in self._entries if node.ticket == ticket]
-
-    def _rebuild(self) -> None:
-        self._entries = [(self.rank(node), node.ticket, node) for node in self.leaves]
-        heapq.heapify(self._entries)
+    def queued(self) -> list[Entry]:
+        """The live entries, unordered."""
+        return [entry for entry in self._entries if entry[2].entry is entry]
 
 
 class LruPolicy(LeafHeap):
@@ -155,7 +154,7 @@ class SegmentedLruPolicy(LruPolicy):
             self.discard(node)
         return node
 
-    def queued(self) -> list[tuple[Rank, RadixNode]]:
+    def queued(self) -> list[Entry]:
         """The live entries of both segments."""
         return super().queued() + self._protected.queued()
 

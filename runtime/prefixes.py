@@ -107,9 +107,8 @@ def load_prefixes(
         parents: set[int] = set()
         before = tree.num_cached_tokens
         for parent, tokens, payload in _records(file, cache):
-            node = _place(
-                tree, cache, _parent_node(tree, ends, parent, fingerprint), tokens, payload
-            )
+            above = ends[parent] if parent >= 0 else tree.root(fingerprint.namespace)
+            node = _place(tree, cache, above, tokens, payload)
             if node is None:
                 break
             parents.add(parent)

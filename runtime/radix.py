@@ -338,7 +338,7 @@ class RadixTree:
         Nodes above learn it when the node is evicted. `advance` forgets steps that have passed.
         """
         node.next_use = step
-        if node.ticket:
+        if node.entry is not None:
             self._queue_of(node).add(node)
         if step is not None and step != NEVER:
             self._num_hints += 1

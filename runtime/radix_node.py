@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from radixlang.runtime.eviction import Entry
 from radixlang.runtime.pool import Slots
 
 Tokens = NDArray[np.int32]
@@ -44,7 +45,7 @@ class RadixNode:
     next_use: float | None = None  # a step, NEVER, or None: nothing is known
     quantized: bool = False
     is_hot: bool = False  # in the protected segment of segmented LRU
-    ticket: int = 0  # of its live heap entry; 0: none
+    entry: Entry | None = field(default=None, repr=False)  # its live entry in the eviction queue
 
     def __post_init__(self) -> None:
         self.key = np.frombuffer(self.edge, np.int32)
