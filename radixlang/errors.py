@@ -10,7 +10,8 @@ RadixlangError
 │   ├── PoolExhaustedError        the KV pool cannot hold this request
 │   ├── NumericalError            the model produced NaN or infinite logits
 │   ├── CancelledError            cancelled by its owner
-│   └── DeadlineError             ran past its timeout (also a TimeoutError)
+│   ├── DeadlineError             ran past its timeout (also a TimeoutError)
+│   └── BudgetError               the program has spent the tokens it was allowed
 ├── ConstraintError
 │   ├── InvalidConstraintError    the regex, schema or grammar itself is wrong
 │   ├── UnsupportedConstraintError  it is right, and names something we refuse
@@ -73,6 +74,10 @@ class CancelledError(RequestError):
 
 class DeadlineError(RequestError, TimeoutError):
     """The generation ran past its timeout."""
+
+
+class BudgetError(RequestError):
+    """The program has generated as many tokens as `max_total_tokens` allows."""
 
 
 class ConstraintError(RadixlangError):

@@ -32,6 +32,8 @@ class SamplingParams:
         seed: 64-bit key of this generation's random numbers; None draws one.
         logprobs: record the log-probability of each generated token.
         top_logprobs: also record this many most likely alternatives.
+        heal: withdraw an unstable last token of the prompt's text and regenerate it under its
+            own text, so that the cut between text and generation leaves no trace.
 
     Raises:
         ParameterError: a value is out of range.
@@ -52,6 +54,7 @@ class SamplingParams:
     seed: int | None = None
     logprobs: bool = False
     top_logprobs: int = 0
+    heal: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", _as_tuple(self.stop, str, "stop"))
@@ -61,11 +64,13 @@ class SamplingParams:
         _require(_is_int(self.max_tokens) and self.max_tokens >= 1, "max_tokens", self.max_tokens,
                  "an integer of at least 1")  # fmt: skip
         _require(_is_int(self.min_tokens) and 0 <= self.min_tokens <= self.max_tokens,
-                 "min_tokens", self.min_tokens, f"between 0 and max_tokens={self.max_tokens}")  # fmt: skip
+                 "min_tokens", self.min_tokens,
+                 f"between 0 and max_tokens={self.max_tokens}")  # fmt: skip
         _require(_is_number(self.temperature) and 0 <= self.temperature < float("inf"),
                  "temperature", self.temperature, "a finite number of at least 0")  # fmt: skip
         _require(self.top_k is None or (_is_int(self.top_k) and self.top_k >= 1),
-                 "top_k", self.top_k, "an integer of at least 1, or None for all tokens")  # fmt: skip
+                 "top_k", self.top_k,
+                 "an integer of at least 1, or None for all tokens")  # fmt: skip
         _require(_is_number(self.top_p) and 0 < self.top_p <= 1, "top_p", self.top_p,
                  "above 0 and at most 1")  # fmt: skip
         _require(_is_number(self.min_p) and 0 <= self.min_p <= 1, "min_p", self.min_p,
@@ -80,6 +85,9 @@ class SamplingParams:
                  "seed", self.seed, "an integer from 0 to 2**64 - 1, or None")  # fmt: skip
         _require(_is_int(self.top_logprobs) and 0 <= self.top_logprobs <= 100,
                  "top_logprobs", self.top_logprobs, "between 0 and 100")  # fmt: skip
+        for name in ("ignore_eos", "logprobs", "heal"):
+            _require(isinstance(getattr(self, name), bool), name, getattr(self, name),
+                     "True or False")  # fmt: skip
 
     @classmethod
     def from_kwargs(cls, **kwargs: Any) -> SamplingParams:
@@ -89,6 +97,14 @@ class SamplingParams:
     def override(self, **kwargs: Any) -> SamplingParams:
         """A copy with the given fields changed; unknown names are refused."""
         return replace(self, **check_names(kwargs)) if kwargs else self
+
+    def with_seed(self, seed: int) -> SamplingParams:
+        """A copy with another seed. It skips the checks, which this object has passed."""
+        copy = object.__new__(SamplingParams)
+        for name in PARAM_NAMES:
+            object.__setattr__(copy, name, getattr(self, name))
+        object.__setattr__(copy, "seed", seed)
+        return copy
 
 
 PARAM_NAMES = tuple(field.name for field in fields(SamplingParams))

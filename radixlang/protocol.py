@@ -146,6 +146,12 @@ class Generation(Future[Completion]):
         if ended:
             reader(None)
 
+    @property
+    def deltas(self) -> tuple[Delta, ...]:
+        """What has been published so far."""
+        with self._condition:
+            return tuple(self._deltas)
+
     def cancel(self) -> bool:
         """Ask the backend to stop; the future then raises our CancelledError."""
         if self.done():

@@ -1,0 +1,28 @@
+"""The runtime that programs use when none is given: set once, or made at first use."""
+
+from __future__ import annotations
+
+import threading
+
+from radixlang.protocol import Backend
+
+_lock = threading.Lock()
+_default: Backend | None = None
+
+
+def set_default_runtime(runtime: Backend | None) -> None:
+    """Make this the runtime of programs that are given none; None forgets it."""
+    global _default
+    with _lock:
+        _default = runtime
+
+
+def get_default_runtime() -> Backend:
+    """The default runtime; the first call without one loads the default model."""
+    global _default
+    with _lock:
+        if _default is None:
+            from radixlang.runtime.engine import Runtime
+
+            _default = Runtime()
+        return _default

@@ -1,0 +1,437 @@
+"""The state of a program: what its function appends to, reads from and forks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from radixlang.errors import ParameterError, StateClosedError
+from radixlang.executor import Run, closed_error
+from radixlang.expressions import (
+    GenItem,
+    RoleClose,
+    RoleOpen,
+    SelectItem,
+    as_expr,
+)
+from radixlang.graph import (
+    Adopt,
+    Arg,
+    Block,
+    Call,
+    Fork,
+    Gen,
+    Graph,
+    Join,
+    OnError,
+    Part,
+    Ref,
+    RoleBegin,
+    RoleEnd,
+    Scope,
+    Select,
+    Text,
+    check_scope,
+)
+from radixlang.protocol import Message
+from radixlang.reading import Reading
+from radixlang.recorder import Placeholder, Recorder
+
+if TYPE_CHECKING:
+    from radixlang.groups import ForkGroup, Joined
+    from radixlang.program import Program
+
+T = TypeVar("T")
+Names = dict[str, Any]
+Outer = tuple[Names, Any]  # (names, outer Outer or None)
+
+
+class State(Reading):
+    """One branch of a running program.
+
+    `s += …` appends, `s["x"]` waits for and returns a value, `s.fork(n)` branches.
+    """
+
+    __slots__ = ("_birth", "_closed", "_names", "_outer", "_result", "_role", "_samples")
+
+    def __init__(
+        self, recorder: Recorder, block: Block, outer: Outer | None = None, role: str | None = None
+    ) -> None:
+        self._recorder = recorder
+        self._block = block
+        self._outer = self._birth = outer
+        self._names: Names | None = None
+        self._role = role
+        self._closed: str | None = None
+        self._samples: tuple[str | None, ForkGroup] | None = None
+        self._result: Any = None
+
+    # -- appending ----------------------------------------------------------------------
+
+    def __iadd__(self, item: Any) -> State:
+        self._check_open()
+        if isinstance(item, str):
+            self._add_text(item)
+        else:
+            self._add_items(as_expr(item).items)
+        return self
+
+    def append(self, item: Any) -> State:
+        """The same as `s += item`, for where a statement cannot stand."""
+        return self.__iadd__(item)
+
+    def _add_items(self, items: tuple[Any, ...]) -> None:
+        for index, item in enumerate(items):
+            if isinstance(item, GenItem) and item.n > 1:
+                self._add_samples(item, items[index + 1 :])
+                return
+            self._add_item(item)
+
+    def _add_item(self, item: Any) -> None:
+        if isinstance(item, str):
+            self._add_text(item)
+        elif isinstance(item, Placeholder):
+            self._record(Text((item.part,), self._recorder.location()))
+        elif isinstance(item, GenItem):
+            slot = self._new_slot()
+            self._record(Gen(slot, item.name, item.params, item.overrides, item.constraint,
+                             item.output, self._recorder.location()))  # fmt: skip
+            self._bind(item.name, Ref(self._block.id, slot, item.name or ""))
+        elif isinstance(item, SelectItem):
+            self._add_select(item)
+        elif isinstance(item, RoleOpen):
+            self.role_begin(item.role)
+        else:
+            assert isinstance(item, RoleClose)
+            self.role_end(item.role)
+
+    def _add_text(self, text: str) -> None:
+        if text:
+            self._record(Text(self._recorder.split(text), self._recorder.location()))
+
+    def _add_select(self, item: SelectItem) -> None:
+        slot = self._new_slot()
+        options: Any = item.options
+        if isinstance(options, Placeholder):
+            options = self._argument_of(options)
+        else:
+            options = tuple(self._option(option) for option in options)
+        self._record(Select(slot, item.name, options, item.scorer, self._recorder.location()))
+        self._bind(item.name, Ref(self._block.id, slot, item.name or ""))
+
+    def _argument_of(self, options: Placeholder) -> Arg:
+        if not isinstance(options.part, Arg):
+            options._need("the options")
+        return options.part
+
+    def _option(self, option: Any) -> str | tuple[Part, ...]:
+        if isinstance(option, Placeholder):
+            return (option.part,)
+        parts = self._recorder.split(option)
+        return option if len(parts) == 1 and isinstance(parts[0], str) else parts
+
+    def _add_samples(self, item: GenItem, rest: tuple[Any, ...]) -> None:
+        """gen with n > 1: a branch a sample; what follows in the expression goes to each."""
+        single = GenItem(item.name, item.params, item.overrides, item.constraint, item.output)
+        group = self.fork(item.n)
+        for child in group:
+            child._add_items((single, *rest))
+        if item.name is not None:
+            self._join_variable(group, item.name, close=False)
+        self._samples = (item.name, group)
+
+    def _record(self, node: Any) -> None:
+        if self._samples is not None:
+            name = self._samples[0]
+            raise ParameterError(
+                f"gen({name!r}, n={len(self._samples[1])}) made a group of branches; say which "
+                f"one goes on with s.choose({name!r}, index) before appending to this state"
+            )
+        self._recorder.record(self._block, node)
+
+    def _new_slot(self) -> int:
+        slot = self._block.num_slots
+        self._block.num_slots = slot + 1
+        return slot
+
+    def _check_open(self) -> None:
+        recorder = self._recorder
+        if self._closed is not None:
+            raise closed_error(recorder.name, self._closed)
+        if isinstance(recorder, Run):
+            error = recorder.error_of(self._block)
+            if error is not None:
+                raise closed_error(recorder.name, "has failed") from error
+            if recorder.program_ended:
+                raise closed_error(recorder.name, "has finished")
+
+    # -- roles --------------------------------------------------------------------------
+
+    def role_begin(self, role: str) -> State:
+        """Open a turn."""
+        self._check_open()
+        if self._role is not None:
+            raise ParameterError(f"turn {role!r} opened inside the open turn {self._role!r}")
+        self._record(RoleBegin(role, self._recorder.location()))
+        self._role = role
+        return self
+
+    def role_end(self, role: str) -> State:
+        """Close the open turn."""
+        self._check_open()
+        if self._role != role:
+            is_open = f"{self._role!r} is open" if self._role else "no turn is open"
+            raise ParameterError(f"turn {role!r} cannot close: {is_open}")
+        self._record(RoleEnd(role, self._recorder.location()))
+        self._role = None
+        return self
+
+    def role(self, name: str) -> RoleContext:
+        """`with s.role("tool"): …` is one turn, closed also when the body raises."""
+        return RoleContext(self, name)
+
+    def system(self) -> RoleContext:
+        """`with s.system(): …`"""
+        return RoleContext(self, "system")
+
+    def user(self) -> RoleContext:
+        """`with s.user(): …`"""
+        return RoleContext(self, "user")
+
+    def assistant(self) -> RoleContext:
+        """`with s.assistant(): …`"""
+        return RoleContext(self, "assistant")
+
+    # -- names --------------------------------------------------------------------------
+
+    def _bind(self, name: str | None, value: Any) -> None:
+        if name is not None:
+            if self._names is None:
+                self._names = {}
+            self._names[name] = value
+
+    def _freeze_names(self) -> Outer | None:
+        """Names as they are now, for a child to see; later bindings of ours stay ours."""
+        if self._names:
+            self._outer = (self._names, self._outer)
+            self._names = None
+        return self._outer
+
+    def _lookup(self, name: str) -> Any:
+        if self._names is not None and name in self._names:
+            return self._names[name]
+        outer = self._outer
+        while outer is not None:
+            if name in outer[0]:
+                return outer[0][name]
+            outer = outer[1]
+        known = ", ".join(map(repr, self.names())) or "none yet"
+        raise KeyError(f"no variable {name!r} in program {self._recorder.name!r}; bound: {known}")
+
+    def names(self, own: bool = False) -> list[str]:
+        """Variables visible here in order of binding; `own`: only those bound since the fork."""
+        layers = [self._names or {}]
+        outer = self._outer
+        while outer is not None and not (own and outer is self._birth):
+            layers.append(outer[0])
+            outer = outer[1]
+        return list(dict.fromkeys(name for layer in reversed(layers) for name in layer))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names()
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Bind a value of Python to a variable of this branch."""
+        self._check_open()
+        self._bind(name, Constant(value))
+
+    # -- branching ----------------------------------------------------------------------
+
+    def fork(self, n: int, *, on_error: OnError = "cancel") -> ForkGroup:
+        """n branches that start here and share everything so far.
+
+        Args:
+            n: how many.
+            on_error: "cancel": the first failure ends the whole program. "collect": it ends
+                only its own branch, and shows in the group's `errors`.
+        """
+        from radixlang.groups import ForkGroup
+
+        self._check_open()
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+            raise ParameterError(f"fork needs a number of branches of at least 1, got {n!r}")
+        if on_error not in ("cancel", "collect"):
+            raise ParameterError(f'on_error must be "cancel" or "collect", got {on_error!r}')
+        outer = self._freeze_names()
+        blocks = self._recorder.new_blocks(self._block, "fork", n)
+        self._record(Fork(range(blocks[0].id, blocks[0].id + n), on_error,
+                          location=self._recorder.location()))  # fmt: skip
+        children = [State(self._recorder, block, outer, self._role) for block in blocks]
+        return ForkGroup(self, children)
+
+    def copy(self) -> State:
+        """One more branch that starts here."""
+        return self.fork(1)[0]
+
+    def join(self, group: ForkGroup, *names: str, **options: Any) -> Any:
+        """Wait for a group's branches and gather what they made; see `groups.join`."""
+        from radixlang.groups import join
+
+        self._check_open()
+        return join(self, group, names, **options)
+
+    def _join_variable(self, group: ForkGroup, name: str, **fields: Any) -> Joined:
+        from radixlang.groups import Joined
+
+        refs = tuple(child._own_ref(name) for child in group)
+        slot = self._new_slot()
+        children = group.children_range
+        self._recorder.record(self._block, Join(slot, name, children, refs,
+                              location=self._recorder.location(), **fields))  # fmt: skip
+        ref = Ref(self._block.id, slot, name)
+        joined = Joined(self, ref, refs)
+        self._bind(name, joined)
+        return joined
+
+    def _own_ref(self, name: str) -> Ref | None:
+        if name not in self.names(own=True):
+            return None
+        found = self._lookup(name)
+        return found if isinstance(found, Ref) else getattr(found, "ref", None)
+
+    def adopt(self, group: ForkGroup, index: int) -> State:
+        """Go on where a branch of the group ended; the others end here."""
+        self._check_open()
+        child = group[index]
+        if group.parent is not self or child._closed is not None:
+            raise StateClosedError("adopt needs a branch of this state that is not joined yet")
+        if any(isinstance(node, (Text, Gen, Select, RoleBegin, RoleEnd))
+               for node in group.nodes_since_fork()):  # fmt: skip
+            raise ParameterError("this state has gone on since the fork; adopt before appending")
+        for name in child.names(own=True):
+            self._bind(name, child._lookup(name))
+        self._samples = None
+        self._record(Adopt(child._block.id, self._recorder.location()))
+        self._role = child._role
+        group.close("has been joined")
+        return self
+
+    def choose(self, name: str, index: int | Callable[[list[Any]], int]) -> State:
+        """Go on from one sample of gen(name, n=…); a function picks it from the values."""
+        if self._samples is None or self._samples[0] != name:
+            raise ParameterError(f"no gen({name!r}, n=…) is waiting for a choice in this state")
+        group = self._samples[1]
+        picked = index if isinstance(index, int) else index(list(self[name]))
+        return self.adopt(group, picked)
+
+    def samples(self, name: str) -> ForkGroup:
+        """The group of branches that gen(name, n=…) made."""
+        if self._samples is None or self._samples[0] != name:
+            raise KeyError(f"no gen({name!r}, n=…) is waiting for a choice in this state")
+        return self._samples[1]
+
+    # -- nesting ------------------------------------------------------------------------
+
+    def call(
+        self, program: Program, /, *args: Any, scope: Scope = "inline", **kwargs: Any
+    ) -> State:
+        """Run another program at this place; returns its state (`.result`, `["x"]`).
+
+        Args:
+            scope: "inline": its text stays in the prompt. "vanish": it sees the prompt and
+                its text goes away. "isolate": it starts from an empty prompt.
+        """
+        self._check_open()
+        check_scope(scope)
+        if self._role is not None and scope != "isolate":
+            raise ParameterError(f"close the turn {self._role!r} before calling a program")
+        block = self._recorder.new_blocks(self._block, "call", 1)[0]
+        self._record(Call(block.id, program.name, scope, self._recorder.location()))
+        child = State(self._recorder, block)
+        child._result = program.call_with(child, args, kwargs)
+        child._closed = "has returned"
+        if scope == "inline":
+            self._record(Adopt(block.id, self._recorder.location()))
+            self._role = child._role
+        elif isinstance(self._recorder, Run):
+            self._recorder.flush()
+            self._recorder.close(block)
+        return child
+
+    # -- the rest -----------------------------------------------------------------------
+
+    @property
+    def result(self) -> Any:
+        """What the program's function returned."""
+        return self._result
+
+    @property
+    def graph(self) -> Graph:
+        """The graph as far as it is known."""
+        return self._recorder.graph
+
+    @overload
+    def get(self, name: str) -> Any: ...
+    @overload
+    def get(self, name: str, kind: type[T]) -> T: ...
+    @overload
+    def get(self, name: str, kind: Any) -> Any: ...
+    def get(self, name: str, kind: Any = None) -> Any:
+        """The value of a variable, as a value of the type where one is given.
+
+        Raises:
+            ValueParseError: the text is not a value of that type.
+        """
+        value = self[name]
+        if kind is None or isinstance(value, Placeholder):
+            return value
+        from radixlang.types import output_for
+
+        return output_for(kind).convert(value)
+
+    def ref(self, name: str) -> Placeholder:
+        """The value for an f-string, without waiting: `f"{s.ref('x')}"` waits in the graph."""
+        found = self._lookup(name)
+        if isinstance(found, Constant):
+            raise ParameterError(f"{name!r} is a value of Python; interpolate it as it is")
+        return self._recorder.defer(found if isinstance(found, Ref) else found.ref)
+
+    def messages(self) -> list[Message]:
+        """The turns so far, contents byte for byte; an open turn is the last."""
+        return self._settled().messages()
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError("a state is not iterable; iterate s.fork(n), or s.stream(name)")
+
+
+class Constant:
+    """A value that Python bound with `s[name] = value`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class RoleContext:
+    """One turn as a with block; it closes also when the body raises."""
+
+    __slots__ = ("_name", "_state")
+
+    def __init__(self, state: State, name: str) -> None:
+        self._state = state
+        self._name = name
+
+    def __enter__(self) -> State:
+        return self._state.role_begin(self._name)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        state = self._state
+        try:
+            state._check_open()
+        except StateClosedError:
+            if error is None:
+                raise
+            return
+        if error is None or state._role == self._name:
+            state.role_end(self._name)

@@ -1,0 +1,67 @@
+"""A compressed trie of token sequences that counts: what is shared, and what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class _Edge:
+    __slots__ = ("children", "tokens")
+
+    def __init__(self, tokens: tuple[int, ...]) -> None:
+        self.tokens = tokens
+        self.children: dict[int, _Edge] = {}
+
+
+class TokenTrie:
+    """Token sequences by their shared prefixes; `num_tokens` is what an unshared copy of each
+    distinct prefix position costs once."""
+
+    def __init__(self) -> None:
+        self._root = _Edge(())
+        self.num_tokens = 0
+
+    def match(self, tokens: Sequence[int]) -> int:
+        """Length of the longest prefix of tokens that has been inserted."""
+        edge, position = self._root, 0
+        while position < len(tokens):
+            below = edge.children.get(tokens[position])
+            if below is None:
+                break
+            same = _common(below.tokens, tokens, position)
+            position += same
+            if same < len(below.tokens):
+                break
+            edge = below
+        return position
+
+    def insert(self, tokens: Sequence[int]) -> int:
+        """Add a sequence; returns how many of its tokens were there already."""
+        edge, position = self._root, 0
+        while position < len(tokens):
+            below = edge.children.get(tokens[position])
+            if below is None:
+                edge.children[tokens[position]] = _Edge(tuple(tokens[position:]))
+                break
+            same = _common(below.tokens, tokens, position)
+            position += same
+            if same < len(below.tokens):
+                below = _split(edge, below, same)
+            edge = below
+        self.num_tokens += len(tokens) - position
+        return position
+
+
+def _common(edge: tuple[int, ...], tokens: Sequence[int], start: int) -> int:
+    limit = min(len(edge), len(tokens) - start)
+    if tuple(tokens[start : start + limit]) == edge[:limit]:
+        return limit
+    return next(index for index in range(limit) if edge[index] != tokens[start + index])
+
+
+def _split(parent: _Edge, edge: _Edge, length: int) -> _Edge:
+    upper = _Edge(edge.tokens[:length])
+    edge.tokens = edge.tokens[length:]
+    upper.children[edge.tokens[0]] = edge
+    parent.children[upper.tokens[0]] = upper
+    return upper

@@ -1,0 +1,90 @@
+"""Threads that are shared by all runs: one that watches deadlines, a few that run user code.
+
+The engine's thread must never wait for a user's function, and no run holds a thread of its own.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+_IDLE_S = 2.0  # the deadline thread goes away after this long without anything to watch
+
+
+class Deadlines:
+    """Calls functions at a time; one daemon thread, alive only while something is watched."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, list[Callable[[], None] | None]]] = []
+        self._changed = threading.Condition()
+        self._order = itertools.count()
+        self._running = False
+
+    def after(self, seconds: float, call: Callable[[], None]) -> Callable[[], None]:
+        """Arrange a call; the function returned takes it back."""
+        entry: list[Callable[[], None] | None] = [call]
+        with self._changed:
+            heapq.heappush(self._heap, (time.monotonic() + seconds, next(self._order), entry))
+            if not self._running:
+                self._running = True
+                threading.Thread(
+                    target=self._watch, name="radixlang-deadlines", daemon=True
+                ).start()
+            self._changed.notify()
+
+        def cancel() -> None:
+            entry[0] = None
+
+        return cancel
+
+    def _watch(self) -> None:
+        while True:
+            with self._changed:
+                call = self._next_due()
+                idle = call is None and not self._heap and not self._changed.wait(_IDLE_S)
+                if idle and not self._heap:
+                    self._running = False
+                    return
+            if call is not None:
+                call()
+
+    def _next_due(self) -> Callable[[], None] | None:
+        while self._heap:
+            due, _, entry = self._heap[0]
+            left = due - time.monotonic()
+            if entry[0] is not None and left > 0:
+                self._changed.wait(left)
+                return None
+            heapq.heappop(self._heap)
+            if entry[0] is not None:
+                return entry[0]
+        return None
+
+
+deadlines = Deadlines()
+_pool: ThreadPoolExecutor | None = None
+_pool_lock = threading.Lock()
+
+
+def offload(call: Callable[[], Any], then: Callable[[Any, BaseException | None], None]) -> None:
+    """Run a user's function on a shared pool; `then(value, error)` is called from there."""
+    global _pool
+    with _pool_lock:
+        if _pool is None:
+            _pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="radixlang-user-code")
+        pool = _pool
+
+    def work() -> None:
+        try:
+            value = call()
+        except BaseException as error:
+            then(None, error)
+        else:
+            then(value, None)
+
+    pool.submit(work)
