@@ -1,0 +1,200 @@
+"""A lark grammar read by lark itself, with errors that show where."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import lark
+from lark.exceptions import LarkError
+from lark.load_grammar import load_grammar
+
+from radixlang.constraints import Grammar
+from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
+
+MAX_GRAMMAR_CHARS = 200_000
+MAX_RULES = 10_000
+MAX_LALR_RULES = 3_000
+MAX_EARLEY_CHARS = 20_000  # Earley takes about a second for 11 kB; beyond this only LALR guards
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedGrammar:
+    """lark's own view of a grammar.
+
+    Args:
+        spec: what it was loaded from.
+        terminals: lark's terminal definitions, imports and templates resolved.
+        rules: rules compiled to BNF.
+        ignored: names of terminals that are skipped.
+        lalr: the LALR parser, None where the grammar has conflicts or Earley was asked for.
+        earley: the Earley parser, where it is to be used.
+    """
+
+    spec: Grammar
+    terminals: tuple[Any, ...]
+    rules: tuple[Any, ...]
+    ignored: frozenset[str]
+    lalr: lark.Lark | None
+    earley: lark.Lark | None
+
+
+def load(spec: Grammar) -> LoadedGrammar:
+    """Read a grammar.
+
+    Raises:
+        InvalidConstraintError: lark refuses it; the message shows line, column and a caret.
+        UnsupportedConstraintError: it is too large, or needs a lexer of the user's own.
+    """
+    if len(spec.text) > MAX_GRAMMAR_CHARS:
+        raise UnsupportedConstraintError(
+            f"the grammar has {len(spec.text):,} characters; "
+            f"at most {MAX_GRAMMAR_CHARS:,} are taken"
+        )
+    grammar = _read(spec)
+    _refuse_declared(spec, grammar)
+    _refuse_growing_templates(spec, grammar)
+    _keep_captured(spec, grammar)
+    lalr = None if spec.parser == "earley" else _build(spec, grammar, "lalr")
+    earley = None if spec.parser == "lalr" else _build(spec, grammar, "earley")
+    found = lalr or earley
+    if found is None:
+        _build(spec, grammar, spec.parser if spec.parser != "auto" else "earley", must=True)
+        raise InvalidConstraintError("lark can build no parser of this grammar")
+    rules = tuple(found.rules)
+    if len(rules) > MAX_RULES:
+        raise UnsupportedConstraintError(
+            f"the grammar has {len(rules):,} rules once expanded; at most {MAX_RULES:,} are taken"
+        )
+    return LoadedGrammar(
+        spec, tuple(found.terminals), rules, frozenset(found.ignore_tokens), lalr, earley
+    )
+
+
+def locate(text: str, pattern: str, message: str) -> str:
+    """The message with line, column and a caret at the first match of a regex in the grammar."""
+    match = re.search(pattern, text, re.MULTILINE)
+    if match is None:
+        return f"{message} (in an imported grammar)"
+    start = match.start("at") if "at" in match.groupdict() else match.start()
+    line_start = text.rfind("\n", 0, start) + 1
+    line = text[line_start:].split("\n", 1)[0]
+    number, column = text.count("\n", 0, start) + 1, start - line_start + 1
+    return f"{message} (line {number}, column {column})\n  {line}\n  {' ' * (column - 1)}^"
+
+
+def locate_symbol(text: str, name: str, message: str) -> str:
+    """Like `locate`, at the definition of a rule or terminal, or else at its first use."""
+    word = re.escape(name)
+    defined = rf"^[ \t]*(?P<at>[?!]*{word})(?:\.-?\d+)?(?:\{{[^}}]*\}})?[ \t]*(?:\.-?\d+)?[ \t]*:"
+    used = rf"(?<![\w])(?P<at>{word})(?!\w)"
+    return locate(text, defined if re.search(defined, text, re.MULTILINE) else used, message)
+
+
+def _read(spec: Grammar) -> Any:
+    read: Any = load_grammar  # untyped in lark
+    try:
+        grammar, _ = read(
+            spec.text, spec.source_path or "<grammar>", list(spec.import_paths), False
+        )
+    except RecursionError:
+        raise UnsupportedConstraintError("the grammar is nested too deeply") from None
+    except LarkError as error:
+        raise InvalidConstraintError(_with_place(spec.text, error)) from None
+    except (OSError, ValueError, AssertionError, KeyError) as error:
+        raise InvalidConstraintError(f"bad grammar: {error}") from None
+    return grammar
+
+
+def _build(spec: Grammar, grammar: Any, parser: Any, must: bool = False) -> lark.Lark | None:
+    """A parser of the grammar; None where this kind of parser cannot take it."""
+    if parser == "lalr" and len(grammar.rule_defs) > MAX_LALR_RULES:
+        return None
+    must = must or spec.parser == parser or parser == "earley"
+    try:
+        return lark.Lark(
+            grammar,
+            start=spec.start,
+            parser=parser,
+            propagate_positions=True,
+            import_paths=list(spec.import_paths),
+        )
+    except RecursionError:
+        raise UnsupportedConstraintError("the grammar is nested too deeply") from None
+    except (LarkError, KeyError, AssertionError, ValueError) as error:
+        if not must:
+            return None
+        raise InvalidConstraintError(_with_place(spec.text, error)) from None
+
+
+def _with_place(text: str, error: Exception) -> str:
+    """lark's message; where it names a symbol and no place, the place is looked up."""
+    message = str(error).strip() or type(error).__name__
+    if "line" in message and "column" in message:
+        return f"bad grammar: {message}"
+    named = re.search(r"(?:Rule|Terminal|rule|terminal|Undefined|symbol)s?:? '?(\w+)", message)
+    quoted = re.search(r"'(\w+)'|\b([A-Z_]{2,})\b", message)
+    name = next((found for m in (named, quoted) if m for found in m.groups() if found), None)
+    if name is None or not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text):
+        return f"bad grammar: {message}"
+    use = rf"(?<![\w])(?P<at>{re.escape(name)})(?!\w)"
+    return locate(text, use, f"bad grammar: {message.splitlines()[0]}")
+
+
+def _refuse_declared(spec: Grammar, grammar: Any) -> None:
+    """%declare leaves a terminal to a lexer of the user's own, which masks cannot follow."""
+    for name, (tree, _) in grammar.term_defs:
+        if tree is None:
+            message = f"%declare {name} needs a lexer in Python code, which masks cannot follow"
+            raise UnsupportedConstraintError(
+                locate(spec.text, rf"%declare\s[^\n]*?(?P<at>{re.escape(name)})", message)
+            )
+
+
+def _refuse_growing_templates(spec: Grammar, grammar: Any) -> None:
+    """A template that calls itself with ever larger arguments never ends in lark."""
+    calls: dict[str, set[str]] = {}
+    growing: set[str] = set()
+    for name, params, tree, _ in grammar.rule_defs:
+        if not params:
+            continue
+        for usage in tree.find_data("template_usage"):
+            called = str(usage.children[0].name)
+            calls.setdefault(name, set()).add(called)
+            if any(isinstance(argument, lark.Tree) for argument in usage.children[1:]):
+                growing.add(name)
+    for name in growing & {n for n in calls if n in _reachable(calls, n)}:
+        raise UnsupportedConstraintError(
+            locate_symbol(spec.text, name, f"template {name} expands itself without end")
+        )
+
+
+def _reachable(calls: dict[str, set[str]], start: str) -> set[str]:
+    found: set[str] = set()
+    todo = list(calls.get(start, ()))
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo.extend(calls.get(name, ()))
+    return found
+
+
+def _keep_captured(spec: Grammar, grammar: Any) -> None:
+    """See to it that captured rules stay visible in the tree."""
+    by_name = {name: options for name, _, _, options in grammar.rule_defs}
+    terminals = {name for name, _ in grammar.term_defs}
+    aliases = {
+        str(alias.children[1])
+        for _, _, tree, _ in grammar.rule_defs
+        for alias in tree.find_data("alias")
+        if alias.children[1] is not None
+    }
+    for name in spec.captures:
+        if name.startswith("_") or name not in {*by_name, *terminals, *aliases}:
+            raise InvalidConstraintError(
+                f"the capture {name!r} names no visible rule, alias or terminal of the grammar"
+            )
+        if name in by_name and by_name[name] is not None:
+            by_name[name].expand1 = False
