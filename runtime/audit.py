@@ -93,19 +93,20 @@ def pages_add_up(tree: RadixTree, pool: PagePool, private: PrivateSlots) -> list
 
 
 def owners_are_disjoint(tree: RadixTree, pool: PagePool, private: PrivateSlots) -> list[Violation]:
-    """2: every reference to a slot has exactly one owner, and no free page has an owner."""
+    """2: every slot that is not free has exactly one owner, and no free slot has any."""
     expected = np.zeros(pool.num_slots, np.int64)
     for slots in (_joined(private), *_cached_slots(tree, pool)):
         np.add.at(expected, slots, 1)
-    refs = pool.num_references(np.arange(pool.num_slots, dtype=np.int32))
     np.add.at(expected, pool.deferred_slots(), 1)
-    wrong = np.flatnonzero(expected != refs)
+    owned = pool.is_owned(np.arange(pool.num_slots, dtype=np.int32))
+    wrong = np.flatnonzero(expected != owned)
     found = []
     if len(wrong):
         slot = int(wrong[0])
         detail = (
-            f"{len(wrong)} slots have other owners than references; slot {slot} has "
-            f"{refs[slot]} references and {expected[slot]} owners {_owners(tree, private, slot)}"
+            f"{len(wrong)} slots without one owner each; slot {slot} is "
+            f"{'taken' if owned[slot] else 'free'} and has {expected[slot]} owners "
+            f"{_owners(tree, private, slot)}"
         )
         found.append(Violation(2, "owners_are_disjoint", detail))
     used = np.unique(np.flatnonzero(expected) // pool.page_size)
@@ -137,8 +138,7 @@ def counters_match(tree: RadixTree, pool: PagePool) -> list[Violation]:
     """4: the running counters of tokens and pages equal a recount."""
     nodes = list(tree.nodes())
     leased, idle = _cached_slots(tree, pool)
-    refs = pool.num_references(np.arange(pool.num_slots, dtype=np.int32))
-    owned = np.bincount(np.arange(pool.num_slots) // pool.page_size, refs, pool.num_pages)
+    owned = np.bincount(pool.owned_slots() // pool.page_size, minlength=pool.num_pages)
     idle_owned = np.bincount(idle // pool.page_size, minlength=pool.num_pages)
     counted = {
         "cached tokens": (tree.num_cached_tokens, sum(node.length for node in nodes)),
@@ -276,7 +276,7 @@ def commits_fit(lengths: Mapping[str, tuple[int, int]]) -> list[Violation]:
 
 def nothing_freed_in_flight(pool: PagePool, in_flight_slots: Slots) -> list[Violation]:
     """13: every slot that a running step may read is owned."""
-    free = in_flight_slots[pool.num_references(in_flight_slots) <= 0]
+    free = in_flight_slots[~pool.is_owned(in_flight_slots)]
     if not len(free):
         return []
     return [Violation(13, "nothing_freed_in_flight", f"slots {free[:8]} are free and being read")]
@@ -326,7 +326,7 @@ class Totals:
     """What a failed admission must leave as it was."""
 
     num_free_pages: int
-    num_references: int
+    num_owned_slots: int
     num_cached_tokens: int
     num_protected_tokens: int
     num_leases: int
@@ -336,7 +336,7 @@ def totals(tree: RadixTree, pool: PagePool) -> Totals:
     """Counts of tree and pool now."""
     return Totals(
         pool.num_free_pages,
-        int(pool.num_references(np.arange(pool.num_slots, dtype=np.int32)).sum()),
+        len(pool.owned_slots()),
         tree.num_cached_tokens,
         tree.num_protected_tokens,
         len(tree.leases),

@@ -1,9 +1,11 @@
-"""The allocator of the KV pool: which slots are free, and who counts on the others.
+"""The allocator of the KV pool: which slots are owned, and which pages are free.
 
 A slot holds the keys and values of one token in every layer; a page is `page_size` slots side by
-side, and the unit of allocation. Attention reads slots, not pages, so a page may be shared in
-parts: when a prompt matches half a page, the match simply refers to those slots, and somebody
-else may own the other half. Nothing is copied. A page is free when nobody owns a slot of it.
+side, and the unit of allocation. A slot has one owner: a node of the tree, or a branch that has
+not committed it; branches share slots by leasing nodes. Attention reads slots, not pages, so a
+page may be shared in parts: when a prompt matches half a page, the match simply refers to those
+slots, and somebody else may own the other half. Nothing is copied. A page is free when nobody
+owns a slot of it.
 
 This file knows neither tensors nor tokens. One thread owns a pool; nothing here locks.
 """
@@ -18,9 +20,12 @@ from numpy.typing import NDArray
 
 from radixlang.errors import OwnershipError, ParameterError, PoolExhaustedError
 from radixlang.runtime.free_runs import FreeRuns
+from radixlang.runtime.page_tally import PageTally
 
 Slots = NDArray[np.int32]
 NO_SLOTS: Slots = np.empty(0, np.int32)
+
+FREE, OWNED, DEFERRED = 0, 1, 2  # states of a slot
 
 
 class PoolFull(PoolExhaustedError):  # noqa: N818  the engine catches it, evicts and asks again
@@ -36,7 +41,7 @@ class PoolFull(PoolExhaustedError):  # noqa: N818  the engine catches it, evicts
 
 
 class PagePool:
-    """Counts references to slots and hands out pages.
+    """Hands out slots and takes them back.
 
     Args:
         num_pages: capacity in pages.
@@ -52,13 +57,8 @@ class PagePool:
         self.num_pages = num_pages
         self.page_size = page_size
         self._free = FreeRuns(num_pages)
-        self._refs = np.zeros(num_pages * page_size, np.int32)  # by slot
-        # by page: references, and those of cached nodes without and with a lease
-        self._owned = self._refs if page_size == 1 else np.zeros(num_pages, np.int32)
-        self._idle = np.zeros(num_pages, np.int32)
-        self._leased = np.zeros(num_pages, np.int32)
-        self.num_evictable_pages = 0
-        self.num_protected_pages = 0
+        self._state = np.zeros(num_pages * page_size, np.uint8)
+        self._tally = PageTally(num_pages, page_size)
         self._deferred: list[Slots] = []
         self._num_steps_in_flight = 0
         self._holders: dict[int, str] | None = {} if track_holders else None
@@ -69,9 +69,19 @@ class PagePool:
         return self._free.num_pages
 
     @property
+    def num_evictable_pages(self) -> int:
+        """Pages that hold nothing but cached slots without a lease."""
+        return self._tally.num_evictable_pages
+
+    @property
+    def num_protected_pages(self) -> int:
+        """Pages that hold a leased cached slot."""
+        return self._tally.num_protected_pages
+
+    @property
     def num_slots(self) -> int:
         """Capacity in tokens."""
-        return len(self._refs)
+        return len(self._state)
 
     @property
     def num_free_runs(self) -> int:
@@ -84,7 +94,7 @@ class PagePool:
         return self._free.longest()
 
     def alloc(self, num_tokens: int, *, after_slot: int | None = None, holder: str = "") -> Slots:
-        """Slots for num_tokens, each with one reference, contiguous where possible.
+        """Slots for num_tokens, owned by the caller, contiguous where possible.
 
         With `after_slot`, allocation continues behind that slot: in the rest of its page, then
         in the next page when it is free.
@@ -94,50 +104,44 @@ class PagePool:
         Raises:
             PoolFull: not enough free pages; nothing was changed.
         """
-        first = self._room_behind(after_slot, num_tokens)
-        num_pages = -(-(num_tokens - len(first)) // self.page_size)
+        room = self._room_behind(after_slot, num_tokens)
+        num_pages = -(-(num_tokens - room) // self.page_size)
         if num_pages > self._free.num_pages:
             raise PoolFull(num_pages, self._free.num_pages)
-        slots = self._take_room(first)
+        runs = [(after_slot + 1, after_slot + 1 + room)] if room and after_slot is not None else []
         if num_pages:
-            rest = self._take_pages(num_pages, after_slot)[: num_tokens - len(first)]
-            self._refs[rest] = 1
-            if self.page_size > 1:
-                np.add.at(self._owned, rest // self.page_size, 1)
-            slots = rest if not len(slots) else np.concatenate((slots, rest))
+            runs += self._take_pages(num_pages, num_tokens - room, after_slot)
+        for start, stop in runs:
+            self._state[start:stop] = OWNED
+            self._tally.shift_run(start, stop, owned=1)
+        slots = _slots_of(runs)
         if self._holders is not None:
             self._holders.update(dict.fromkeys(slots.tolist(), holder))
         return slots
 
     def num_pages_for(self, num_tokens: int, after_slot: int | None = None) -> int:
         """Free pages that `alloc` with the same arguments would take."""
-        room = len(self._room_behind(after_slot, num_tokens))
+        room = self._room_behind(after_slot, num_tokens)
         return -(-(num_tokens - room) // self.page_size)
 
-    def retain(self, slots: Slots) -> None:
-        """Add a reference to each slot. Raises OwnershipError when one of them is free."""
-        if len(slots) == 0:
-            return
-        self._check_owned(slots, "retained")
-        if self.page_size > 1:
-            self._refs[slots] += 1
-        self._shift(slots, owned=1)
-
     def release(self, slots: Slots) -> None:
-        """Give up a reference to each slot; pages without any become free.
+        """Give slots up; pages without an owned slot become free.
 
-        While a step is in flight, the slots stay owned until it has ended.
+        While a step is in flight, the slots stay taken until it has ended.
 
         Raises:
             OwnershipError: a slot is free already, or is named twice; nothing was changed.
         """
         if len(slots) == 0:
             return
-        self._check_owned(slots, "released")
+        runs = runs_of(slots)
+        self._check_owned(slots, runs)
         if self._num_steps_in_flight:
+            for start, stop in runs:
+                self._state[start:stop] = DEFERRED
             self._deferred.append(np.array(slots, np.int32))
         else:
-            self._release_now(slots)
+            self._release_now(runs)
 
     @contextmanager
     def step_in_flight(self) -> Iterator[None]:
@@ -160,118 +164,94 @@ class PagePool:
         if not self._num_steps_in_flight:
             deferred, self._deferred = self._deferred, []
             for slots in deferred:
-                self._release_now(slots)
+                self._release_now(runs_of(slots))
 
     def mark_cached(self, slots: Slots, *, idle: int = 0, leased: int = 0) -> None:
-        """Book-keeping for the tree: its references by page, without (idle) and with a lease."""
-        if len(slots):
-            self._shift(slots, idle=idle, leased=leased)
+        """Book-keeping for the tree: its slots without (idle) and with a lease, +1 or -1 each."""
+        self._tally.shift(slots, idle=idle, leased=leased)
 
     def deferred_slots(self) -> Slots:
         """Slots whose release waits for the step in flight."""
         return np.concatenate(self._deferred) if self._deferred else NO_SLOTS
 
-    def num_references(self, slots: Slots) -> NDArray[np.int32]:
-        """References by slot."""
-        return self._refs[slots]
+    def is_owned(self, slots: Slots) -> NDArray[np.bool_]:
+        """By slot: true where somebody owns it, or its release still waits."""
+        owned: NDArray[np.bool_] = self._state[slots] != FREE
+        return owned
 
     def owned_slots(self) -> Slots:
-        """All slots with a reference, in order."""
-        return np.flatnonzero(self._refs).astype(np.int32)
+        """All slots that are not free, in order."""
+        return np.flatnonzero(self._state).astype(np.int32)
 
     def free_pages(self) -> Slots:
         """All free pages, in order."""
-        runs = [np.arange(start, stop, dtype=np.int32) for start, stop in self._free.runs()]
-        return np.concatenate(runs) if runs else NO_SLOTS
+        return _slots_of(self._free.runs())
 
     def holder(self, slot: int) -> str:
         """Label of the slot's last allocation; empty unless holders are tracked."""
         return (self._holders or {}).get(slot, "")
 
-    def _room_behind(self, after_slot: int | None, num_tokens: int) -> Slots:
-        """Unowned slots behind after_slot in its page, at most num_tokens."""
+    def _room_behind(self, after_slot: int | None, num_tokens: int) -> int:
+        """Free slots behind after_slot in its page, at most num_tokens."""
         if after_slot is None or self.page_size == 1:
-            return NO_SLOTS
+            return 0
         stop = min((after_slot // self.page_size + 1) * self.page_size, after_slot + 1 + num_tokens)
-        taken = np.flatnonzero(self._refs[after_slot + 1 : stop])
-        stop = after_slot + 1 + int(taken[0]) if len(taken) else stop
-        return np.arange(after_slot + 1, stop, dtype=np.int32)
+        taken = np.flatnonzero(self._state[after_slot + 1 : stop])
+        return int(taken[0]) if len(taken) else stop - after_slot - 1
 
-    def _take_room(self, slots: Slots) -> Slots:
-        if len(slots):
-            self._refs[slots] = 1
-            self._shift(slots, owned=1)
-        return slots
-
-    def _take_pages(self, num_pages: int, after_slot: int | None) -> Slots:
-        """All slots of num_pages free pages, beginning behind after_slot if that page is free."""
+    def _take_pages(
+        self, num_pages: int, num_tokens: int, after_slot: int | None
+    ) -> list[tuple[int, int]]:
+        """Runs of num_tokens slots in free pages, beginning behind after_slot if that is free."""
         pieces = []
         if after_slot is not None:
             start = after_slot // self.page_size + 1
             got = self._free.take_at(start, num_pages)
             if got:
                 pieces.append((start, start + got))
-                num_pages -= got
-        pieces += self._free.take(num_pages)
-        size = self.page_size
-        runs = [np.arange(start * size, stop * size, dtype=np.int32) for start, stop in pieces]
-        return runs[0] if len(runs) == 1 else np.concatenate(runs)
+        pieces += self._free.take(num_pages - sum(stop - start for start, stop in pieces))
+        runs = [(start * self.page_size, stop * self.page_size) for start, stop in pieces]
+        start, stop = runs[-1]
+        runs[-1] = (start, stop - (num_pages * self.page_size - num_tokens))
+        return runs
 
-    def _check_owned(self, slots: Slots, verb: str) -> None:
-        pending = self.deferred_slots()
-        refs = self._refs[slots]
-        if len(pending):
-            refs = refs - np.isin(slots, pending)
-        ordered = np.sort(slots)
-        twice = ordered[1:][ordered[1:] == ordered[:-1]]
-        free = slots[refs <= 0]
-        if len(free) or len(twice):
-            what = f"slot {free[0]} is free" if len(free) else f"slot {twice[0]} is named twice"
-            last = self.holder(int((free if len(free) else twice)[0]))
-            whose = f" (last holder: {last})" if last else ""
-            raise OwnershipError(
-                f"{len(slots)} slots cannot be {verb}: {what}{whose}; "
-                "every reference is released exactly once"
-            )
-
-    def _release_now(self, slots: Slots) -> None:
-        if self.page_size > 1:
-            self._refs[slots] -= 1
-        pages = self._shift(slots, owned=-1)
-        self._give(np.sort(pages[self._owned[pages] == 0]))
-
-    def _give(self, pages: Slots) -> None:
-        if not len(pages):
+    def _check_owned(self, slots: Slots, runs: list[tuple[int, int]]) -> None:
+        num_slots = sum(stop - start for start, stop in runs)
+        num_owned = sum(
+            int(np.count_nonzero(self._state[start:stop] == OWNED)) for start, stop in runs
+        )
+        if num_owned == num_slots == len(slots):
             return
-        breaks = np.flatnonzero(pages[1:] != pages[:-1] + 1) + 1
-        starts = pages[np.concatenate(([0], breaks))].tolist()
-        stops = pages[np.concatenate((breaks - 1, [len(pages) - 1]))].tolist()
-        for start, stop in zip(starts, stops, strict=True):
-            self._free.give(start, stop - start + 1)
+        free = slots[self._state[slots] != OWNED]
+        what = f"slot {free[0]} is free already" if len(free) else "a slot is named twice"
+        last = self.holder(int(free[0])) if len(free) else ""
+        raise OwnershipError(
+            f"{len(slots)} slots cannot be released: {what}"
+            f"{f' (last holder: {last})' if last else ''}; each is released once, by its owner"
+        )
 
-    def _shift(self, slots: Slots, *, owned: int = 0, idle: int = 0, leased: int = 0) -> Slots:
-        """Change the counts of the pages of distinct slots; returns those pages, distinct."""
-        pages, times = self._pages(slots)
-        evictable, protected = self._classify(pages)
-        if owned:
-            self._owned[pages] += owned * times
-        if idle:
-            self._idle[pages] += idle * times
-        if leased:
-            self._leased[pages] += leased * times
-        now_evictable, now_protected = self._classify(pages)
-        self.num_evictable_pages += now_evictable - evictable
-        self.num_protected_pages += now_protected - protected
-        return pages
+    def _release_now(self, runs: list[tuple[int, int]]) -> None:
+        for start, stop in runs:
+            self._state[start:stop] = FREE
+            for first, last in self._tally.shift_run(start, stop, owned=-1):
+                self._free.give(first, last - first)
 
-    def _pages(self, slots: Slots) -> tuple[Slots, NDArray[np.int32] | int]:
-        if self.page_size == 1:
-            return slots, 1
-        pages, times = np.unique(slots // self.page_size, return_counts=True)
-        return pages, times.astype(np.int32)
 
-    def _classify(self, pages: Slots) -> tuple[int, int]:
-        """How many of the pages hold nothing but idle cached slots, and how many a leased one."""
-        owned, idle = self._owned[pages], self._idle[pages]
-        evictable = int(np.count_nonzero((idle == owned) & (owned > 0)))
-        return evictable, int(np.count_nonzero(self._leased[pages]))
+def runs_of(slots: Slots) -> list[tuple[int, int]]:
+    """Distinct slots as maximal runs [start, stop), in order. Slots named twice count once."""
+    num_slots = len(slots)
+    first, last = int(slots[0]), int(slots[-1])
+    if last - first == num_slots - 1 and bool((slots[1:] > slots[:-1]).all()):
+        return [(first, last + 1)]
+    ordered = np.unique(slots)
+    breaks = np.flatnonzero(ordered[1:] != ordered[:-1] + 1)
+    starts = [int(ordered[0]), *ordered[breaks + 1].tolist()]
+    stops = [*(ordered[breaks] + 1).tolist(), int(ordered[-1]) + 1]
+    return list(zip(starts, stops, strict=True))
+
+
+def _slots_of(runs: list[tuple[int, int]]) -> Slots:
+    pieces = [np.arange(start, stop, dtype=np.int32) for start, stop in runs]
+    if len(pieces) == 1:
+        return pieces[0]
+    return np.concatenate(pieces) if pieces else NO_SLOTS

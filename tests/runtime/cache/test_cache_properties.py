@@ -449,7 +449,7 @@ TestCache.settings = (
     settings()
     if IS_LONG
     else settings(
-        max_examples=200,
+        max_examples=260,
         stateful_step_count=50,
         deadline=None,
         derandomize=True,
