@@ -28,6 +28,7 @@ class Topology:
     node_start: NDArray[np.int64]  # [num_nodes] position of its first token
     node_first: NDArray[np.int64]  # [num_nodes] rank of the first branch below
     node_last: NDArray[np.int64]  # [num_nodes] one past the rank of the last
+    node_parent: NDArray[np.int64]  # [num_nodes] nearest node above, -1 for none
     node_quantized: NDArray[np.bool_]  # [num_nodes] slots index the int8 planes
     branch_order: NDArray[np.int64]  # [num_branches] flat branch of each rank
     branch_node: NDArray[np.int64]  # [num_branches] the private node of each rank
@@ -89,7 +90,8 @@ def build_topology(batch: TreeBatch, *, deterministic: bool = False) -> Topology
     parts = [batch.segment_slots[s] for _, s in sequence]
     own_slots = np.concatenate(parts).astype(np.int32, copy=False)
     slots, offset = _lay_out(own_slots, own, carry, node_parent)
-    return _finish(batch, slots, offset, own, carry, cut, heads, first, node_count, node_q, owner)
+    nodes_of = (heads, first, node_parent, node_count, node_q, owner)
+    return _finish(batch, slots, offset, own, carry, cut, *nodes_of)
 
 
 def _flags(node_of: list[int]) -> NDArray[np.bool_]:
@@ -210,6 +212,7 @@ def _finish(
     cut: list[int],
     heads: NDArray[np.int64],
     first: list[int],
+    node_parent: list[int],
     node_count: NDArray[np.int64],
     node_q: NDArray[np.bool_],
     owner: NDArray[np.int64],
@@ -230,6 +233,7 @@ def _finish(
         node_start=(batch.segment_start[heads].astype(np.int64) - carried)[keep],
         node_first=firsts[keep],
         node_last=(firsts + node_count)[keep],
+        node_parent=_nearest(node_parent, keep.tolist(), renumber.tolist()),
         node_quantized=node_q[keep],
         branch_order=order.astype(np.int64),
         branch_node=renumber[owner[batch.branch_segment]][order],
@@ -237,6 +241,18 @@ def _finish(
         num_queries=num_queries,
         row_offset=np.concatenate([[0], np.cumsum(num_queries)]),
     )
+
+
+def _nearest(parent: list[int], keep: list[bool], renumber: list[int]) -> NDArray[np.int64]:
+    """Parents among the nodes that are kept, by their new numbers."""
+    above = [-1] * len(parent)  # the nearest kept node at or above each
+    kept = []
+    for node, up in enumerate(parent):
+        over = above[up] if up >= 0 else -1
+        above[node] = renumber[node] if keep[node] else over
+        if keep[node]:
+            kept.append(over)
+    return np.array(kept, dtype=np.int64)
 
 
 def ranges(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
