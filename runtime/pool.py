@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from radixlang.errors import OwnershipError, ParameterError, PoolExhaustedError
 from radixlang.runtime.free_runs import FreeRuns
 from radixlang.runtime.page_tally import PageTally
+from radixlang.runtime.slot_runs import NO_SLOTS, Slots, runs_of, slots_of
 
-Slots = NDArray[np.int32]
-NO_SLOTS: Slots = np.empty(0, np.int32)
+__all__ = ["NO_SLOTS", "PagePool", "PoolFull", "Slots"]
 
 FREE, OWNED, DEFERRED = 0, 1, 2  # states of a slot
 
@@ -71,7 +71,7 @@ class PagePool:
     @property
     def num_evictable_pages(self) -> int:
         """Pages that hold nothing but cached slots without a lease."""
-        return self._tally.num_evictable_pages
+        return self._tally.num_level_pages - self._free.num_pages
 
     @property
     def num_protected_pages(self) -> int:
@@ -113,8 +113,8 @@ class PagePool:
             runs += self._take_pages(num_pages, num_tokens - room, after_slot)
         for start, stop in runs:
             self._state[start:stop] = OWNED
-            self._tally.shift_run(start, stop, owned=1)
-        slots = _slots_of(runs)
+            self._tally.take((start, stop))
+        slots = slots_of(runs)
         if self._holders is not None:
             self._holders.update(dict.fromkeys(slots.tolist(), holder))
         return slots
@@ -185,7 +185,7 @@ class PagePool:
 
     def free_pages(self) -> Slots:
         """All free pages, in order."""
-        return _slots_of(self._free.runs())
+        return slots_of(self._free.runs())
 
     def holder(self, slot: int) -> str:
         """Label of the slot's last allocation; empty unless holders are tracked."""
@@ -233,25 +233,6 @@ class PagePool:
     def _release_now(self, runs: list[tuple[int, int]]) -> None:
         for start, stop in runs:
             self._state[start:stop] = FREE
-            for first, last in self._tally.shift_run(start, stop, owned=-1):
+            first, last = self._tally.give((start, stop))
+            if first < last:
                 self._free.give(first, last - first)
-
-
-def runs_of(slots: Slots) -> list[tuple[int, int]]:
-    """Distinct slots as maximal runs [start, stop), in order. Slots named twice count once."""
-    num_slots = len(slots)
-    first, last = int(slots[0]), int(slots[-1])
-    if last - first == num_slots - 1 and bool((slots[1:] > slots[:-1]).all()):
-        return [(first, last + 1)]
-    ordered = np.unique(slots)
-    breaks = np.flatnonzero(ordered[1:] != ordered[:-1] + 1)
-    starts = [int(ordered[0]), *ordered[breaks + 1].tolist()]
-    stops = [*(ordered[breaks] + 1).tolist(), int(ordered[-1]) + 1]
-    return list(zip(starts, stops, strict=True))
-
-
-def _slots_of(runs: list[tuple[int, int]]) -> Slots:
-    pieces = [np.arange(start, stop, dtype=np.int32) for start, stop in runs]
-    if len(pieces) == 1:
-        return pieces[0]
-    return np.concatenate(pieces) if pieces else NO_SLOTS
