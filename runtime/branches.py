@@ -1,0 +1,209 @@
+"""Operations of branches carried out: from text to tokens, from operations to jobs."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from radixlang.errors import ParameterError, PoolExhaustedError, PromptTooLongError
+from radixlang.runtime.branch import (
+    BranchState,
+    Extend,
+    Fork,
+    Generate,
+    Operation,
+    ReadTokens,
+    Release,
+    Score,
+    released_error,
+)
+from radixlang.runtime.generation import GenerateJob, GenerationLimits
+from radixlang.runtime.jobs import Job
+from radixlang.runtime.keyed_random import SeedSource
+from radixlang.runtime.scoring import ScoreJob, num_shared
+from radixlang.runtime.sequence import Sequence, TokenIds
+from radixlang.runtime.stopping import TextTracker
+from radixlang.runtime.tokenizer import Tokenizer
+
+Later = Callable[[Callable[[], None]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What branches need to know of the model.
+
+    `vocab_size` bounds the ids that may be generated, `num_logits` is the width of the logits,
+    `max_tokens_held` the tokens that the pool has room for.
+    """
+
+    tokenizer: Tokenizer
+    context_length: int
+    vocab_size: int
+    num_logits: int
+    end_ids: tuple[int, ...]
+    max_tokens_held: int
+
+
+class Branches:
+    """All branches that were not released, and what their operations do.
+
+    Branches at rest hold a lease on their path, so that it stays cached. Under pressure
+    `yield_lease` takes one back, from the branch that has been at rest the longest.
+    """
+
+    def __init__(self, serving: Serving, seeds: SeedSource) -> None:
+        self.serving = serving
+        self._seeds = seeds
+        self._live: dict[BranchState, None] = {}
+        self._resting: OrderedDict[BranchState, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def all(self) -> list[BranchState]:
+        """Every branch that was not released."""
+        return list(self._live)
+
+    def add(self, state: BranchState) -> None:
+        """Know a new branch."""
+        self._live[state] = None
+
+    def start(self, state: BranchState, operation: Operation, later: Later) -> Job | None:
+        """Carry out an operation; returns the job where it needs the model."""
+        match operation:
+            case Extend(content):
+                state.run = (*state.run, content)
+            case Generate():
+                return self._generate(state, operation)
+            case Score():
+                return self._score(state, operation)
+            case Fork(children):
+                for child in children:
+                    self._bear(state, child)
+            case ReadTokens(future):
+                tokens = tuple(state.prompt(self.serving.tokenizer.encode_run).tolist())
+                later(lambda: future.set_result(tokens))
+            case Release():
+                self.release(state)
+        return None
+
+    def rest(self, state: BranchState) -> None:
+        """A branch has nothing running: its lease may be asked for."""
+        if state.lease is not None:
+            self._resting[state] = None
+            self._resting.move_to_end(state)
+
+    def let_go(self, state: BranchState) -> None:
+        """Give up a branch's lease."""
+        self._resting.pop(state, None)
+        state.drop_lease()
+
+    def release(self, state: BranchState) -> None:
+        """Forget a branch."""
+        self.let_go(state)
+        self._live.pop(state, None)
+        state.fixed, state.run = state.fixed[:0].copy(), ()
+        state.error = state.error or released_error(state)
+
+    def yield_lease(self) -> bool:
+        """Take back the lease of the branch longest at rest; False when there is none."""
+        if not self._resting:
+            return False
+        state, _ = self._resting.popitem(last=False)
+        state.drop_lease()
+        return True
+
+    def _bear(self, parent: BranchState, child: BranchState) -> None:
+        if child.is_born:  # it was cancelled before its time
+            return
+        child.is_born = True
+        child.fixed, child.run = parent.fixed, parent.run
+        if parent.lease is not None:
+            child.lease = parent.lease.fork(child.name)
+        self._live[child] = None
+        self.rest(child)
+
+    def _generate(self, state: BranchState, operation: Generate) -> GenerateJob:
+        serving, params = self.serving, operation.params
+        prompt = state.prompt(serving.tokenizer.encode_run)
+        self._check_length(len(prompt))
+        room = serving.context_length - len(prompt)
+        limits = GenerationLimits(
+            max_tokens=min(params.max_tokens, room),
+            end_ids=serving.end_ids,
+            vocab_size=serving.vocab_size,
+            num_logits=serving.num_logits,
+        )
+        job = GenerateJob(
+            state,
+            operation.generation,
+            params,
+            limits,
+            seed=params.seed if params.seed is not None else self._seeds.next(),
+            tracker=TextTracker(serving.tokenizer.stream(), params.stop, params.min_tokens),
+            matcher=_matcher(operation.constraint),
+            deadline_s=operation.deadline_s,
+        )
+        job.begin(_sequence(job, state, prompt, first_logit=len(prompt) - 1))
+        return job
+
+    def _score(self, state: BranchState, operation: Score) -> ScoreJob:
+        encode = self.serving.tokenizer.encode_run
+        plain = state.run_ids(encode)
+        runs = [state.run_ids(encode, option) for option in operation.options]
+        shared = num_shared([plain, *runs])
+        base = np.concatenate((state.fixed, np.array(plain[:shared], np.int32)))
+        if not len(base):
+            raise ParameterError(
+                "options cannot be scored after an empty prompt: there is nothing to predict the "
+                "first token from. Extend the branch with text first"
+            )
+        self._check_length(len(state.fixed) + max(map(len, runs)), ahead=0)
+        options = [
+            (text, tuple(run[shared:])) for text, run in zip(operation.options, runs, strict=True)
+        ]
+        job = ScoreJob(state, operation.future, base, options, operation.deadline_s)
+        job.begin()
+        return job
+
+    def _check_length(self, num_tokens: int, ahead: int = 1) -> None:
+        """Refuse a prompt that can never be served; `ahead` tokens are to follow it."""
+        serving = self.serving
+        if num_tokens == 0:
+            raise ParameterError(
+                "the prompt is empty, and this model has no token that begins a text; extend the "
+                "branch with text first"
+            )
+        if num_tokens + ahead > serving.context_length:
+            raise PromptTooLongError(
+                f"the prompt has {num_tokens} tokens and the model's context is "
+                f"{serving.context_length}, which a prompt and its generation share; shorten the "
+                "prompt, or load the model with a larger context_length="
+            )
+        if num_tokens > serving.max_tokens_held:
+            raise PoolExhaustedError(
+                f"the prompt has {num_tokens} tokens and the whole KV pool holds "
+                f"{serving.max_tokens_held}; make the pool larger (kv_bytes= or num_pages=), or "
+                "the prompt shorter"
+            )
+
+
+def _sequence(job: Job, state: BranchState, prompt: TokenIds, *, first_logit: int) -> Sequence:
+    return Sequence(
+        job, state.namespace, prompt, first_logit=first_logit, holder=f"generation on {state.name}"
+    )
+
+
+def _matcher(constraint: Any | None) -> Any | None:
+    """A fresh matcher of a compiled constraint."""
+    if constraint is None:
+        return None
+    if not hasattr(constraint, "matcher"):
+        raise ParameterError(
+            f"a constraint must come from compile_constraint, got {type(constraint).__name__}"
+        )
+    return constraint.matcher()

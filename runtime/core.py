@@ -1,0 +1,397 @@
+"""The engine's thread: takes commands, runs steps, resolves futures.
+
+This thread alone touches the tree, the pool, the model and the state of branches. A step: take
+commands, admit by the policy, plan, forward, sample under masks, commit tokens to the tree,
+publish statistics, resolve futures. With nothing to do it blocks on its queue.
+
+Every future ends. What goes wrong in one request fails that request; what goes wrong in a step
+fails the requests of that step; the engine goes on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from radixlang.errors import CancelledError, DeadlineError, RequestError, RuntimeClosedError
+from radixlang.runtime.audit import Violation, audit
+from radixlang.runtime.branch import BranchState, Fork, Operation, Release, futures_of
+from radixlang.runtime.branches import Branches
+from radixlang.runtime.jobs import Job
+from radixlang.runtime.memory import Memory
+from radixlang.runtime.runner import ModelRunner
+from radixlang.runtime.scheduler import Limits, Scheduler
+from radixlang.runtime.stats import Counters, RuntimeStats, StepProfile
+from radixlang.runtime.step import Step
+from radixlang.runtime.waiting import WaitingQueue
+
+log = logging.getLogger("radixlang.runtime")
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """An operation for a branch."""
+
+    state: BranchState
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stop a branch, or (with a future) only if that is not over yet."""
+
+    state: BranchState
+    future: Future[Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Run a function on the engine's thread."""
+
+    function: Callable[[], Any]
+    future: Future[Any]
+
+
+Command = Post | Cancel | Call | None  # None: stop
+
+
+class EngineCore:
+    """What runs on the engine's thread; other threads use `post*`, `call`, `stop` and `stats`."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        runner: ModelRunner,
+        branches: Branches,
+        counters: Counters,
+        profile: StepProfile,
+        *,
+        limits: Limits,
+        order: str,
+        debug: bool,
+    ) -> None:
+        self.memory = memory
+        self.runner = runner
+        self.branches = branches
+        self.counters = counters
+        self.profile = profile
+        self.debug = debug
+        self.violations: list[Violation] = []
+        self.scheduler = Scheduler(
+            memory,
+            WaitingQueue(order),
+            limits,
+            counters,
+            yield_lease=branches.yield_lease,
+            fail=self.fail_job,
+        )
+        self._step = Step(self)
+        self._inbox: SimpleQueue[Command] = SimpleQueue()
+        self._outbox: list[Callable[[], None]] = []
+        self._deadlines: list[tuple[float, int, BranchState, Future[Any]]] = []
+        self._ticket = itertools.count()
+        self._is_closed = False
+        self.stats = RuntimeStats()
+        self.publish()
+
+    # ---- for other threads
+
+    def post(self, state: BranchState, operation: Operation) -> None:
+        """Queue an operation of a branch."""
+        self._put(Post(state, operation))
+
+    def post_cancel_branch(self, state: BranchState) -> None:
+        """Cancel all that a branch has queued or running, and release it."""
+        self._put(Cancel(state))
+
+    def post_cancel_job(self, state: BranchState, future: Future[Any]) -> None:
+        """Cancel one generation, unless it is over."""
+        self._put(Cancel(state, future))
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Run a function between two steps and return its value."""
+        future: Future[Any] = Future()
+        self._put(Call(function, future))
+        return future.result()
+
+    def stop(self) -> None:
+        """Ask the thread to end after the current step."""
+        self._inbox.put(None)
+
+    def _put(self, command: Command) -> None:
+        # No lock: this may run inside a garbage collection, on any thread.
+        self._inbox.put(command)
+        if self._is_closed:
+            self._refuse_all()
+
+    # ---- the thread
+
+    def run(self) -> None:
+        """Serve until stopped."""
+        try:
+            while self._take_commands():
+                if not self.scheduler.is_idle:
+                    self._run_step()
+                self._finish_round()
+        finally:
+            self._close()
+
+    def _take_commands(self) -> bool:
+        """Handle all that is queued, waiting for something when idle; False when told to stop."""
+        try:
+            command = self._inbox.get(block=self.scheduler.is_idle)
+            while command is not None:
+                self._handle(command)
+                command = self._inbox.get(block=False)
+        except Empty:
+            return True
+        return False
+
+    def _handle(self, command: Post | Cancel | Call) -> None:
+        match command:
+            case Post(state, operation):
+                self._watch_deadline(state, operation)
+                state.operations.append(operation)
+                self.advance(state)
+            case Cancel(state, None):
+                state.operations.append(Release())
+                self.fail_branch(state, CancelledError(f"{state.name} was cancelled"))
+            case Cancel(state, future):
+                if future is not None and not future.done():
+                    self.fail_branch(state, CancelledError("the generation was cancelled"))
+            case Call(function, future):
+                self._run_call(function, future)
+
+    def _run_call(self, function: Callable[[], Any], future: Future[Any]) -> None:
+        try:
+            value = function()
+        except Exception as error:
+            self.later(lambda error=error: future.set_exception(error))  # type: ignore[misc]
+        else:
+            self.later(lambda: future.set_result(value))
+
+    def _run_step(self) -> None:
+        self._expire()
+        try:
+            self._step.run()
+        except Exception as error:
+            log.exception("a step of the engine failed")
+            self._fail_step(error)
+        if self.debug:
+            self.violations += self.audit()
+
+    def _fail_step(self, error: Exception) -> None:
+        """Fail what was running: their memory is in an unknown state, so all of it is dropped."""
+        self.runner.forget_plan()
+        for job in {sequence.job for sequence in self.scheduler.running}:
+            wrapped = RequestError(
+                f"the engine failed while it ran this request: {error!r}. Other requests go on; "
+                "please report this with the log"
+            )
+            wrapped.__cause__ = error
+            self.fail_job(job, wrapped)
+
+    def _finish_round(self) -> None:
+        """Publish statistics, then let callers know."""
+        self.publish()
+        outbox, self._outbox = self._outbox, []
+        with self.profile.part("text"):
+            for deliver in outbox:
+                try:
+                    deliver()
+                except Exception:
+                    log.exception("a callback of a generation failed")
+
+    def _close(self) -> None:
+        for state in self.branches.all():
+            self.fail_branch(state, RuntimeClosedError("the runtime was closed"))
+        self._finish_round()
+        self._is_closed = True
+        self._refuse_all()
+
+    def _refuse_all(self) -> None:
+        error = RuntimeClosedError("the runtime is closed; make a new one")
+        while True:
+            try:
+                command = self._inbox.get(block=False)
+            except Empty:
+                return
+            match command:
+                case Post(state, operation):
+                    state.error = state.error or error
+                    futures = futures_of(operation)
+                case Call(_, future):
+                    futures = [future]
+                case _:
+                    futures = []
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+
+    # ---- jobs and branches
+
+    def later(self, deliver: Callable[[], None]) -> None:
+        """Call after the statistics of this round are published."""
+        self._outbox.append(deliver)
+
+    def advance(self, state: BranchState) -> None:
+        """Run the operations of a branch, and of the children they make, as far as they go."""
+        stack = [state]
+        while stack:
+            at = stack.pop()
+            while at.is_born and at.job is None and at.operations:
+                operation = at.operations.popleft()
+                try:
+                    self._start(at, operation, stack)
+                except Exception as error:
+                    at.operations.appendleft(operation)
+                    self._set_error(at, error)
+
+    def _start(self, state: BranchState, operation: Operation, stack: list[BranchState]) -> None:
+        if state.error is not None:
+            self._refuse(state, operation)
+        else:
+            job = self.branches.start(state, operation, self.later)
+            if job is not None:
+                self._add_job(job)
+        if isinstance(operation, Fork):
+            stack += operation.children
+
+    def _refuse(self, state: BranchState, operation: Operation) -> None:
+        """Answer an operation of a failed branch with its error."""
+        error = state.error
+        assert error is not None
+        for future in futures_of(operation):
+            self._fail_future(future, error)
+        match operation:
+            case Fork(children):
+                for child in children:
+                    child.error, child.is_born = error, True
+            case Release():
+                self.branches.release(state)
+
+    def _add_job(self, job: Job) -> None:
+        self.counters.num_requests += 1
+        job.branch.job = job
+        if job.is_ready:
+            self.finish_job(job)
+        for sequence in list(job.sequences):
+            self.scheduler.add(sequence)
+
+    def finish_job(self, job: Job) -> None:
+        """A job has all it needs: resolve its future and go on with the branch."""
+        for sequence in list(job.sequences):
+            self.scheduler.remove(sequence)
+        state = job.branch
+        job.finish(self.memory, self.later)
+        for sequence in list(job.sequences):
+            self.memory.detach(sequence)
+        job.sequences.clear()
+        state.job = None
+        self.branches.rest(state)
+
+    def fail_job(self, job: Job, error: BaseException) -> None:
+        """End a job, and with it its branch, with an error."""
+        if job.branch.job is job:
+            self.fail_branch(job.branch, error)
+
+    def fail_branch(self, state: BranchState, error: BaseException) -> None:
+        """Fail what a branch has running and queued, and all that comes later."""
+        self._set_error(state, error)
+        self.advance(state)
+
+    def _set_error(self, state: BranchState, error: BaseException) -> None:
+        job, state.job = state.job, None
+        if job is not None:
+            self.counters.num_failed_requests += 1
+            for sequence in list(job.sequences):
+                self.scheduler.remove(sequence)
+                self.memory.detach(sequence)
+            self._fail_future(job.future, error)
+        self.branches.let_go(state)
+        state.error = state.error or error
+        # An unborn branch fails at once too: its operations are answered, the fork finds them gone.
+        state.is_born = True
+
+    def _fail_future(self, future: Future[Any], error: BaseException) -> None:
+        def deliver() -> None:
+            if not future.done():
+                future.set_exception(error)
+
+        self.later(deliver)
+
+    # ---- deadlines
+
+    def _watch_deadline(self, state: BranchState, operation: Operation) -> None:
+        deadline = getattr(operation, "deadline_s", None)
+        if deadline is not None:
+            for future in futures_of(operation):
+                entry = (deadline, next(self._ticket), state, future)
+                heapq.heappush(self._deadlines, entry)
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, _, state, future = heapq.heappop(self._deadlines)
+            if not future.done():
+                self.fail_branch(state, DeadlineError("the request ran past its timeout"))
+
+    # ---- pictures of the state
+
+    def publish(self) -> None:
+        """Replace the statistics that other threads read."""
+        memory, counters, scheduler = self.memory, self.counters, self.scheduler
+        held = memory.held_tokens(scheduler.running)
+        counters.peak_tokens = max(counters.peak_tokens, held)
+        size = memory.cache.bytes_per_token
+        self.stats = RuntimeStats(
+            num_prompt_tokens=counters.num_cached_tokens + counters.num_computed_tokens,
+            num_cached_tokens=counters.num_cached_tokens,
+            num_computed_tokens=counters.num_computed_tokens,
+            num_recomputed_tokens=counters.num_recomputed_tokens,
+            num_generated_tokens=counters.num_generated_tokens,
+            num_forced_tokens=counters.num_forced_tokens,
+            num_requests=counters.num_requests,
+            num_failed_requests=counters.num_failed_requests,
+            num_steps=counters.num_steps,
+            num_retracted=counters.num_retracted,
+            num_evicted_tokens=memory.tree.num_evicted_tokens - counters.evicted_before,
+            num_running=len(scheduler.running),
+            num_waiting=scheduler.num_waiting,
+            num_branches=len(self.branches),
+            num_tree_tokens=memory.tree.num_cached_tokens,
+            num_protected_tokens=memory.tree.num_protected_tokens,
+            kv_bytes_used=held * size,
+            kv_bytes_peak=counters.peak_tokens * size,
+            kv_bytes_total=memory.pool.num_slots * size,
+            num_pages_total=memory.pool.num_pages,
+            num_pages_free=memory.pool.num_free_pages,
+        )
+
+    def flush(self) -> int:
+        """Drop all that no lease holds; returns the number of tokens."""
+        self.memory.ends.clear()
+        return self.memory.tree.clear()
+
+    def reset_counters(self) -> None:
+        """Start counting anew; the peak starts at what is held now."""
+        held = self.memory.held_tokens(self.scheduler.running)
+        fresh = Counters(peak_tokens=held, evicted_before=self.memory.tree.num_evicted_tokens)
+        for name in Counters.__slots__:
+            setattr(self.counters, name, getattr(fresh, name))
+        self.profile.reset()
+
+    def audit(self) -> list[Violation]:
+        """All violated invariants of tree and pool now."""
+        private = {
+            f"{sequence.holder} #{sequence.arrival}": sequence.tail
+            for sequence in self.scheduler.running
+        }
+        return audit(self.memory.tree, self.memory.pool, private)

@@ -1,0 +1,238 @@
+"""`Runtime`: a model, its radix cache and its engine, in one process."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import secrets
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from radixlang.errors import ParameterError
+from radixlang.protocol import Message
+from radixlang.runtime.audit import Violation
+from radixlang.runtime.branch import BranchState, EngineBranch, next_name
+from radixlang.runtime.branches import Branches, Serving
+from radixlang.runtime.core import EngineCore
+from radixlang.runtime.keyed_random import SeedSource
+from radixlang.runtime.memory import Memory
+from radixlang.runtime.models.loader import load_model
+from radixlang.runtime.models.model import LoadedModel
+from radixlang.runtime.pool import PagePool
+from radixlang.runtime.radix import Namespace, RadixTree
+from radixlang.runtime.runner import ModelRunner
+from radixlang.runtime.scheduler import Limits
+from radixlang.runtime.sizes import make_cache, max_batch_tokens_for
+from radixlang.runtime.stats import Counters, RuntimeStats, StepProfile
+from radixlang.runtime.tree_view import draw, take_snapshot
+
+
+class Runtime:
+    """Runs programs on a model; implements `radixlang.protocol.Backend`.
+
+    Args:
+        model: a folder of safetensors, a GGUF file, a hub name, a LoadedModel, or None for the
+            default model.
+        device: "auto" takes a GPU when there is one.
+        dtype: "float32", "float16", "bfloat16" or "auto".
+        quantization: "int8", None for the checkpoint's own values, or "auto".
+        context_length: serve at most this many tokens a prompt and its generation.
+        page_size: tokens a page of the KV pool, 1 to 256.
+        num_pages, kv_bytes: size of the KV pool; by default a part of the memory that is free.
+        max_batch_tokens: most tokens computed in one step.
+        max_running: most generations that decode at once.
+        eviction: "lru", "slru" or "lookahead".
+        order: "depth_first" or "fcfs", the order of waiting requests.
+        seed: key of the random numbers of generations that name no seed; None draws one.
+        deterministic: attention has the same bits in any batch.
+        debug: audit all invariants after every step.
+
+    Raises:
+        ModelNotFoundError, ModelFormatError: the model cannot be loaded.
+        ParameterError: an argument is unknown or out of range, or the pool is too small.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | LoadedModel | None = None,
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+        quantization: str | None = "auto",
+        context_length: int | None = None,
+        page_size: int = 1,
+        num_pages: int | None = None,
+        kv_bytes: int | None = None,
+        max_batch_tokens: int | None = None,
+        max_running: int = 256,
+        eviction: str = "lru",
+        order: str = "depth_first",
+        seed: int | None = None,
+        deterministic: bool = False,
+        debug: bool = False,
+        **unknown: Any,
+    ) -> None:
+        _refuse_unknown(unknown)
+        _check_at_least_1(max_batch_tokens=max_batch_tokens, max_running=max_running)
+        if not isinstance(model, LoadedModel):
+            model = load_model(
+                model,
+                device=device,
+                dtype=dtype,
+                quantization=quantization,
+                context_length=context_length,
+            )
+        self._loaded = model
+        config, target = model.config, model.model.device
+        cache = make_cache(
+            config, target, page_size=page_size, num_pages=num_pages, kv_bytes=kv_bytes
+        )
+        pool = PagePool(cache.num_slots // page_size, page_size, track_holders=debug)
+        counters, profile = Counters(), StepProfile()
+        memory = Memory(pool, RadixTree(pool, policy=eviction), cache, counters)
+        runner = ModelRunner(model.model, memory, profile, deterministic=deterministic)
+        serving = Serving(
+            tokenizer=model.tokenizer,
+            context_length=config.context_length,
+            vocab_size=min(config.vocab_size, model.tokenizer.vocab_size),
+            num_logits=config.vocab_size,
+            end_ids=model.eos_token_ids,
+            max_tokens_held=pool.num_slots,
+        )
+        self.num_token_ids = config.vocab_size
+        self.core = EngineCore(
+            memory,
+            runner,
+            Branches(serving, SeedSource(secrets.randbits(64) if seed is None else seed)),
+            counters,
+            profile,
+            limits=Limits(max_batch_tokens or max_batch_tokens_for(target), max_running),
+            order=order,
+            debug=debug,
+        )
+        self._thread = threading.Thread(target=self.core.run, name="radixlang-engine", daemon=True)
+        self._thread.start()
+        self._finalizer = weakref.finalize(self, _stop, self.core, self._thread)
+
+    # ---- Backend
+
+    @property
+    def model_name(self) -> str:
+        """The model's name."""
+        return self._loaded.config.name
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of a prompt and its generation together."""
+        return self._loaded.config.context_length
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The model with its tokenizer and configuration."""
+        return self._loaded
+
+    def new_branch(self, *, namespace: str = "") -> EngineBranch:
+        """An empty branch. Nothing is shared between namespaces, in memory or in time."""
+        state = BranchState(Namespace(namespace), next_name(), is_born=True)
+        self.core.branches.add(state)
+        return EngineBranch(self, state)
+
+    def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+        """The model's own chat template applied to the messages."""
+        return self._loaded.tokenizer.render_chat(
+            messages, add_generation_prompt=add_generation_prompt
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text run at the start of a prompt, BOS excluded."""
+        return self._loaded.tokenizer.encode(text)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens included."""
+        return self._loaded.tokenizer.decode(token_ids)
+
+    def compile_constraint(self, spec: Any) -> Any:
+        """Compile a constraint specification for this model's vocabulary (cached by content)."""
+        from radixlang.runtime.constraints import compile_constraint
+
+        loaded = self._loaded
+        return compile_constraint(
+            spec, loaded.tokenizer, loaded.config.vocab_size, loaded.eos_token_ids
+        )
+
+    # ---- looking inside
+
+    def stats(self) -> RuntimeStats:
+        """Statistics since the last reset, as of the last step. Never blocks."""
+        return self.core.stats
+
+    def reset_stats(self) -> None:
+        """Start counting anew; the peak starts at what is held now."""
+        self.core.call(self.core.reset_counters)
+
+    def flush_cache(self) -> int:
+        """Drop all that no branch holds; returns the number of tokens."""
+        num_tokens: int = self.core.call(self.core.flush)
+        return num_tokens
+
+    def audit(self) -> list[Violation]:
+        """Violated invariants: those of now, and in debug mode of every step so far."""
+        found: list[Violation] = self.core.call(lambda: [*self.core.violations, *self.core.audit()])
+        return found
+
+    def tree_text(self, *, max_text: int = 40, max_children: int = 20) -> str:
+        """A drawing of the radix tree: tokens, leases, hits and text of every node."""
+        snapshot = self.core.call(lambda: take_snapshot(self.core.memory.tree))
+        return draw(snapshot, self.decode, max_text=max_text, max_children=max_children)
+
+    def profile(self) -> dict[str, float]:
+        """Seconds that the engine spent, by part of a step, since the last reset."""
+        return self.core.profile.report()
+
+    # ---- the end
+
+    def close(self) -> None:
+        """Fail what is pending with RuntimeClosedError and end the engine's thread."""
+        self._finalizer()
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Runtime({self.model_name!r}, {self._loaded.model.device})"
+
+
+def _stop(core: EngineCore, thread: threading.Thread) -> None:
+    core.stop()
+    if thread is not threading.current_thread():
+        thread.join()
+
+
+def _refuse_unknown(unknown: dict[str, Any]) -> None:
+    known = [
+        name
+        for name, parameter in inspect.signature(Runtime.__init__).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
+    for name in unknown:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+        raise ParameterError(f"unknown Runtime parameter {name!r}; {hint}")
+
+
+def _check_at_least_1(**values: int | None) -> None:
+    for name, value in values.items():
+        if value is not None and (isinstance(value, bool) or value < 1):
+            raise ParameterError(f"{name} must be an integer of at least 1, got {value!r}")

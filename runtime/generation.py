@@ -1,0 +1,246 @@
+"""One generation: what each new token means for it, and when it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from radixlang.errors import ConstraintError, IncompleteError
+from radixlang.params import SamplingParams
+from radixlang.protocol import (
+    Completion,
+    Delta,
+    FinishReason,
+    Generation,
+    TokenLogprob,
+    Usage,
+)
+from radixlang.runtime.branch import BranchState
+from radixlang.runtime.jobs import Job
+from radixlang.runtime.memory import Memory
+from radixlang.runtime.sampler import SamplingRow, row_logprob
+from radixlang.runtime.sequence import Sequence
+from radixlang.runtime.stopping import Kept, TextTracker
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationLimits:
+    """What the model imposes: `max_tokens` after clamping to the context, ids that may be
+    generated below `vocab_size`, and the width of the logits."""
+
+    max_tokens: int
+    end_ids: tuple[int, ...]
+    vocab_size: int
+    num_logits: int
+
+
+class GenerateJob(Job):
+    """A running generation.
+
+    Args:
+        sequence: prompt of the generation; its generated tokens are appended here.
+        matcher: state of the constraint, None without one.
+        tracker: text of the generated tokens.
+    """
+
+    samples = True
+
+    def __init__(
+        self,
+        branch: BranchState,
+        generation: Generation,
+        params: SamplingParams,
+        limits: GenerationLimits,
+        *,
+        seed: int,
+        tracker: TextTracker,
+        matcher: Any | None = None,
+        deadline_s: float | None = None,
+    ) -> None:
+        super().__init__(branch, generation, deadline_s)
+        self.generation = generation
+        self.params = params
+        self.limits = limits
+        self.seed = seed
+        self.tracker = tracker
+        self.matcher = matcher
+        self.sequence: Sequence
+        self.num_forced = 0
+        self.first_token_s: float | None = None
+        self.ended: tuple[FinishReason, str | int | None] | None = None
+        self._logprobs: list[TokenLogprob | None] = []
+        self._wants_logprobs = params.logprobs or params.top_logprobs > 0
+        self._end_ids = frozenset(() if params.ignore_eos else limits.end_ids)
+        self._bitmask: NDArray[np.int32] | None = None
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens so far, forced ones included."""
+        return len(self.tracker.token_ids)
+
+    def begin(self, sequence: Sequence) -> None:
+        """Take the sequence of the prompt; a constraint's forced beginning joins it at once."""
+        self.sequence = sequence
+        self.sequences.add(sequence)
+        if self.matcher is not None:
+            self._after_constraint()
+
+    @property
+    def is_ready(self) -> bool:
+        """True when it has ended and nothing about its tokens is still to be computed."""
+        waits = self._wants_logprobs and None in self._logprobs
+        return self.ended is not None and not waits
+
+    def row(self) -> SamplingRow:
+        """What the sampler needs for the next token."""
+        params, sequence = self.params, self.sequence
+        row = SamplingRow(params, self.seed, self.num_generated, bitmask=self._mask())
+        if self.num_generated < params.min_tokens:
+            row.held_back = (*self._end_ids, *params.stop_token_ids)
+        if row.has_penalty:
+            row.prompt_ids = sequence.tokens[: sequence.num_prompt]
+            row.generated_ids = sequence.tokens[sequence.num_prompt :]
+        return row
+
+    def accept(self, token_id: int, logprob: TokenLogprob | None) -> None:
+        """Take a sampled token; `ended` is set when it was the last.
+
+        Raises:
+            ConstraintError: the constraint came to a dead end, or ended incomplete.
+        """
+        if self.first_token_s is None:
+            self.first_token_s = time.monotonic()
+        if token_id in self._end_ids:
+            self._end("eos", token_id)
+        elif token_id in self.params.stop_token_ids:
+            self._end("stop", token_id)
+        else:
+            self._append(token_id, logprob)
+            if self.ended is None and self.matcher is not None:
+                self.matcher.consume((token_id,))
+                self._after_constraint()
+            if self.ended is None:
+                self._check_length()
+
+    def record(self, sequence: Sequence, first: int, logits: Tensor) -> None:
+        """Log-probabilities of forced tokens, from the logits of the positions before them."""
+        num_top, vocab_size = self.params.top_logprobs, self.limits.vocab_size
+        for offset, row in enumerate(logits):
+            target = int(sequence.tokens[first + offset + 1])
+            place = first + offset + 1 - sequence.num_prompt
+            self._logprobs[place] = row_logprob(row, target, num_top, vocab_size)
+
+    def computed(self, sequence: Sequence) -> list[Sequence]:
+        """Nothing follows: the engine samples and goes on."""
+        return []
+
+    def finish(self, memory: Memory, later: Callable[[Callable[[], None]], None]) -> None:
+        """Commit what was computed of the kept tokens, and put the branch at their end."""
+        kept, delta = self.tracker.finish()
+        sequence, branch = self.sequence, self.branch
+        end = sequence.num_prompt + kept.num_tokens
+        if sequence.lease is not None:
+            memory.commit(sequence, min(sequence.num_computed, end))
+            branch.drop_lease()
+            branch.lease, sequence.lease = sequence.lease, None
+            branch.lease.holder = branch.name
+        branch.fixed = sequence.tokens[:end].copy()
+        branch.run = (kept.rest,) if kept.rest else ()
+        result = self._completion(kept)
+        later(lambda: _deliver(self.generation, delta, result))
+
+    def _completion(self, kept: Kept) -> Completion:
+        assert self.ended is not None
+        reason, stop_reason = self.ended
+        logprobs = self._logprobs[: kept.num_tokens] if self._wants_logprobs else None
+        return Completion(
+            text=kept.text,
+            token_ids=tuple(self.tracker.token_ids[: kept.num_tokens]),
+            finish_reason=reason,
+            stop_reason=stop_reason,
+            logprobs=None if logprobs is None else tuple(p for p in logprobs if p is not None),
+            usage=self._usage(),
+        )
+
+    def _usage(self) -> Usage:
+        now = time.monotonic()
+        return Usage(
+            num_prompt_tokens=self.num_cached + self.num_computed,
+            num_cached_tokens=self.num_cached,
+            num_computed_tokens=self.num_computed,
+            num_generated_tokens=self.num_generated,
+            num_forced_tokens=self.num_forced,
+            time_to_first_token_s=(self.first_token_s or now) - self.posted_s,
+            total_s=now - self.posted_s,
+        )
+
+    def _append(self, token_id: int, logprob: TokenLogprob | None, *, forced: bool = False) -> None:
+        self.sequence.append(token_id)
+        self._logprobs.append(logprob)
+        if not (forced and self._wants_logprobs):
+            self.sequence.first_logit = self.sequence.num_tokens - 1
+        if self.tracker.push(token_id, forced=forced) and self.tracker.stop is not None:
+            self._end("stop", self.tracker.stop[0])
+
+    def _after_constraint(self) -> None:
+        """End a satisfied constraint, or append what it forces."""
+        matcher: Any = self.matcher
+        while self.ended is None and not matcher.is_finished:
+            forced = matcher.forced_tokens()
+            if not forced:
+                return
+            for token_id in forced:
+                if self.num_generated < self.limits.max_tokens and self.ended is None:
+                    self._append(token_id, None, forced=True)
+                    self.num_forced += 1
+                    matcher.consume((token_id,))
+            self._check_length()
+        if self.ended is None:
+            self._end("constraint", None)
+
+    def _check_length(self) -> None:
+        if self.ended is None and self.num_generated >= self.limits.max_tokens:
+            is_finished = self.matcher is not None and self.matcher.is_finished
+            self._end("constraint" if is_finished else "length", None)
+
+    def _end(self, reason: FinishReason, stop_reason: str | int | None) -> None:
+        self.ended = (reason, stop_reason)
+        if self.matcher is None or self.matcher.is_complete:
+            return
+        if reason == "eos":
+            return  # only allowed where the constraint is complete
+        raise IncompleteError(
+            f"generation ended ({reason}) after {self.num_generated} tokens, before its constraint "
+            f"was satisfied; text so far: {self.tracker.text!r}. Raise max_tokens="
+            f"{self.limits.max_tokens}, or allow shorter values",
+            partial=self.tracker.text,
+        )
+
+    def _mask(self) -> NDArray[np.int32] | None:
+        if self.matcher is None:
+            return None
+        if self._bitmask is None:
+            self._bitmask = np.zeros(-(-self.limits.num_logits // 32), np.int32)
+        self.matcher.fill_bitmask(self._bitmask)
+        return self._bitmask
+
+
+def _deliver(generation: Generation, delta: Delta | None, result: Completion) -> None:
+    if delta is not None:
+        generation.push(delta)
+    if not generation.done():
+        generation.set_result(result)
+
+
+def no_token_left(job: GenerateJob) -> ConstraintError:
+    """The error of a row whose masks left no token."""
+    return ConstraintError(
+        f"the constraint allows no token after {job.tracker.text!r}; it contradicts itself there, "
+        "or its text cannot be written in this model's vocabulary"
+    )

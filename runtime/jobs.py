@@ -1,0 +1,51 @@
+"""What sequences are computed for. A job belongs to one branch and ends its future exactly once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from radixlang.runtime.branch import BranchState
+from radixlang.runtime.sequence import Sequence
+
+if TYPE_CHECKING:
+    from radixlang.runtime.memory import Memory
+
+
+class Job:
+    """Base of generations and scorings.
+
+    `sequences` are those that wait or run; `posted_s` and `deadline_s` are monotonic seconds.
+    """
+
+    samples = False  # True where the last row of logits is sampled from
+
+    def __init__(self, branch: BranchState, future: Future[Any], deadline_s: float | None) -> None:
+        self.branch = branch
+        self.future = future
+        self.deadline_s = deadline_s
+        self.posted_s = time.monotonic()
+        self.sequences: set[Sequence] = set()
+        self.num_cached = 0
+        self.num_computed = 0
+
+    @property
+    def is_ready(self) -> bool:
+        """True when the future can be resolved without another step."""
+        raise NotImplementedError
+
+    def finish(self, memory: Memory, later: Callable[[Callable[[], None]], None]) -> None:
+        """Hand the branch what is kept; `later` calls a function that resolves the future."""
+        raise NotImplementedError
+
+    def record(self, sequence: Sequence, first: int, logits: Tensor) -> None:
+        """Take logits [n, width] of positions first to first + n of a sequence."""
+        raise NotImplementedError
+
+    def computed(self, sequence: Sequence) -> list[Sequence]:
+        """All pending tokens of a sequence are computed; returns sequences to run next."""
+        raise NotImplementedError

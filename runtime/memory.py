@@ -1,0 +1,179 @@
+"""How sequences hold KV memory: attach to the tree, reserve, commit, and let go.
+
+The one place where slots change owners between the pool, private tails and the tree.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+import numpy as np
+from torch import Tensor
+
+from radixlang.runtime.kv_cache import KVCache
+from radixlang.runtime.pool import NO_SLOTS, PagePool
+from radixlang.runtime.radix import RadixNode, RadixTree
+from radixlang.runtime.radix_node import as_edge, first_token, walk
+from radixlang.runtime.sequence import Sequence
+from radixlang.runtime.stats import Counters
+
+MAX_PROMPT_ENDS = 1024
+
+
+class PromptEnds:
+    """The model's output at the last token of recent prompts, [hidden_size] each.
+
+    Keys and values give no logits; with this, a prompt that is cached whole needs no step of its
+    own, and many samples of one prompt share its computation to the last token.
+    """
+
+    def __init__(self, max_entries: int = MAX_PROMPT_ENDS) -> None:
+        self._rows: OrderedDict[RadixNode, tuple[int, Tensor]] = OrderedDict()
+        self._max_entries = max_entries
+
+    def put(self, node: RadixNode, hidden: Tensor) -> None:
+        """Remember the row of the token that ends the node."""
+        self._rows[node] = (node.end, hidden)
+        self._rows.move_to_end(node)
+        if len(self._rows) > self._max_entries:
+            self._rows.popitem(last=False)
+
+    def get(self, node: RadixNode) -> Tensor | None:
+        """The row, while the node ends where it did."""
+        entry = self._rows.get(node)
+        if entry is None or entry[0] != node.end or not node.is_attached:
+            return None
+        self._rows.move_to_end(node)
+        return entry[1]
+
+    def clear(self) -> None:
+        """Forget all of them (after a change of weights)."""
+        self._rows.clear()
+
+
+class Memory:
+    """The tree, its pool, and the tensors, as sequences use them."""
+
+    def __init__(self, pool: PagePool, tree: RadixTree, cache: KVCache, counters: Counters) -> None:
+        self.pool = pool
+        self.tree = tree
+        self.cache = cache
+        self.ends = PromptEnds()
+        self._counters = counters
+
+    def attach(self, sequence: Sequence) -> None:
+        """Lease the longest cached prefix that leaves the needed logits to be computed."""
+        assert sequence.lease is None
+        limit = sequence.num_tokens if self._end_of(sequence) is not None else sequence.first_logit
+        match = self.tree.match(sequence.namespace, sequence.tokens[:limit])
+        sequence.lease = self.tree.lease(match.node, sequence.holder)
+        sequence.num_computed = match.length
+
+    def count_cached(self, sequence: Sequence) -> None:
+        """Count what was found in the cache, once it is sure that the sequence will run."""
+        self._count(sequence, sequence.num_computed, is_cached=True)
+
+    def detach(self, sequence: Sequence) -> None:
+        """Give up everything the sequence holds; nothing of its tail is kept."""
+        self.pool.release(sequence.tail)
+        sequence.tail = NO_SLOTS
+        if sequence.lease is not None:
+            sequence.lease.release()
+        sequence.lease = None
+        sequence.num_computed = 0
+
+    def end_row(self, sequence: Sequence) -> Tensor | None:
+        """The remembered output of the last token, when nothing of the prompt is pending."""
+        return self.ends.get(sequence.node) if sequence.num_pending == 0 else None
+
+    def follow(self, sequence: Sequence) -> None:
+        """Move on over tokens that others have put into the tree meanwhile."""
+        start = sequence.num_committed
+        if sequence.num_written or start >= sequence.first_logit:
+            return
+        rest = sequence.tokens[start : sequence.first_logit]
+        if first_token(rest[:1].tobytes()) in sequence.node.children:
+            match = self.tree.match(sequence.namespace, sequence.tokens[: sequence.first_logit])
+            assert sequence.lease is not None
+            sequence.lease.move(match.node)
+            sequence.num_computed = match.length
+            self._count(sequence, match.length, is_cached=True)
+
+    def reserve(self, sequence: Sequence, num_new: int, ahead: int) -> None:
+        """Slots for num_new tokens, and `ahead` more if they are free without evicting.
+
+        Raises:
+            PoolFull: there is no room for num_new; nothing was changed.
+        """
+        missing = sequence.num_written + num_new - len(sequence.tail)
+        if missing <= 0:
+            return
+        last = self._last_slot(sequence)
+        spare = self.pool.num_free_pages - self.pool.num_pages_for(missing, last)
+        extra = min(ahead, max(0, spare) * self.pool.page_size)
+        slots = self.pool.alloc(missing + extra, after_slot=last, holder=sequence.holder)
+        sequence.tail = slots if not len(sequence.tail) else np.concatenate((sequence.tail, slots))
+
+    def wrote(self, sequence: Sequence, num_new: int) -> None:
+        """Keys and values of the next num_new tokens are computed."""
+        again = min(sequence.num_computed + num_new, sequence.reached) - sequence.num_computed
+        self._counters.num_recomputed_tokens += max(0, again)
+        sequence.num_computed += num_new
+        sequence.reached = max(sequence.reached, sequence.num_computed)
+        self._count(sequence, sequence.num_computed, is_cached=False)
+
+    def commit(self, sequence: Sequence, end: int) -> None:
+        """Give computed tokens up to position `end` to the tree and read them from there."""
+        start = sequence.num_committed
+        num = end - start
+        if num <= 0:
+            return
+        assert sequence.lease is not None
+        tokens, slots = sequence.tokens[start:end], sequence.tail[:num]
+        sequence.tail = sequence.tail[num:]
+        sequence.lease.move(self.tree.insert(sequence.node, tokens, slots).node)
+
+    def trim(self, sequence: Sequence) -> int:
+        """Give back slots reserved ahead; returns how many."""
+        num = sequence.num_unwritten
+        if num > 0:
+            self.pool.release(sequence.tail[len(sequence.tail) - num :])
+            sequence.tail = sequence.tail[: len(sequence.tail) - num]
+        return max(0, num)
+
+    def held_tokens(self, sequences: Iterable[Sequence]) -> int:
+        """Tokens' worth of pages in use, slots reserved ahead left out."""
+        size = self.pool.page_size
+        held = (self.pool.num_pages - self.pool.num_free_pages) * size
+        return held - sum(each.num_unwritten // size * size for each in sequences)
+
+    def _end_of(self, sequence: Sequence) -> Tensor | None:
+        """The remembered output of a prompt that is cached whole."""
+        if not sequence.job.samples or sequence.first_logit != sequence.num_tokens - 1:
+            return None
+        root = self.tree.root(sequence.namespace)
+        found = walk(root, as_edge(sequence.tokens))
+        if found.part or found.num_tokens != sequence.num_tokens:
+            return None
+        return self.ends.get(found.node)
+
+    def _last_slot(self, sequence: Sequence) -> int | None:
+        if len(sequence.tail):
+            return int(sequence.tail[-1])
+        slots = sequence.node.slots
+        return int(slots[-1]) if len(slots) and not sequence.node.quantized else None
+
+    def _count(self, sequence: Sequence, upto: int, *, is_cached: bool) -> None:
+        """Count prompt tokens up to a position, each once in a sequence's life."""
+        num = min(upto, sequence.num_prompt) - sequence.counted
+        if num <= 0:
+            return
+        sequence.counted += num
+        job = sequence.job
+        if is_cached:
+            self._counters.num_cached_tokens += num
+            job.num_cached += num
+        else:
+            self._counters.num_computed_tokens += num
+            job.num_computed += num

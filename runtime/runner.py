@@ -1,0 +1,161 @@
+"""Runs one step's sequences through the model: forest, plan, forward pass.
+
+While the same sequences decode one token each, the plan of the step before is moved on instead of
+built anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from radixlang.kernels.plan import AttentionPlan, TreeBatch, plan_attention
+from radixlang.runtime.memory import Memory
+from radixlang.runtime.models.model import CausalModel
+from radixlang.runtime.pool import Slots
+from radixlang.runtime.radix import RadixNode
+from radixlang.runtime.sequence import Sequence
+from radixlang.runtime.stats import StepProfile
+
+Batch = Items[tuple[Sequence, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The model's output of one step.
+
+    `hidden` is [num_tokens, hidden_size]; rows of sequence i of the batch start at `offsets[i]`.
+    `is_finite[i]` is False where a row of that sequence is NaN or infinite.
+    """
+
+    hidden: Tensor
+    offsets: list[int]
+    is_finite: list[bool]
+
+
+@dataclass(slots=True)
+class _Forest:
+    """Segments of a TreeBatch while it is put together."""
+
+    slots: list[Slots] = field(default_factory=list)
+    parent: list[int] = field(default_factory=list)
+    start: list[int] = field(default_factory=list)
+    quantized: list[bool] = field(default_factory=list)
+    index: dict[RadixNode, int] = field(default_factory=dict)
+
+    def segment_of(self, node: RadixNode) -> int:
+        """Index of a node's segment; it and what is above it are added at first need."""
+        missing: list[RadixNode] = []
+        at: RadixNode | None = node
+        while at is not None and at.parent is not None and at not in self.index:
+            missing.append(at)
+            at = at.parent
+        parent = self.index.get(at, -1) if at is not None else -1
+        for each in reversed(missing):
+            parent = self.add(each.slots, parent, each.start, each.quantized)
+            self.index[each] = parent
+        return parent
+
+    def add(self, slots: Slots, parent: int, start: int, quantized: bool = False) -> int:
+        """Append a segment; returns its index."""
+        self.slots.append(slots)
+        self.parent.append(parent)
+        self.start.append(start)
+        self.quantized.append(quantized)
+        return len(self.slots) - 1
+
+
+def tree_batch(batch: Batch) -> TreeBatch:
+    """The forest that a step's sequences attend over."""
+    forest = _Forest()
+    tails = []
+    for sequence, num_new in batch:
+        node = sequence.node
+        tail = sequence.tail[: sequence.num_written + num_new]
+        tails.append(forest.add(tail, forest.segment_of(node), node.end))
+    return TreeBatch(
+        segment_slots=forest.slots,
+        segment_parent=np.array(forest.parent, np.int32),
+        segment_start=np.array(forest.start, np.int32),
+        branch_segment=np.array(tails, np.int32),
+        branch_query_start=np.array([each.num_computed for each, _ in batch], np.int32),
+        branch_num_queries=np.array([num_new for _, num_new in batch], np.int32),
+        segment_quantized=np.array(forest.quantized) if any(forest.quantized) else None,
+    )
+
+
+class ModelRunner:
+    """Owns the model and the plan of the last step.
+
+    Args:
+        deterministic: a branch's attention has the same bits alone and in any company.
+    """
+
+    def __init__(
+        self,
+        model: CausalModel,
+        memory: Memory,
+        profile: StepProfile,
+        *,
+        deterministic: bool = False,
+    ) -> None:
+        self.model = model
+        self._memory = memory
+        self._profile = profile
+        self._deterministic = deterministic
+        self._plan: AttentionPlan | None = None
+        self._planned: list[tuple[Sequence, RadixNode]] = []
+        self._layout = -1
+        self.num_plans = 0
+
+    @torch.inference_mode()
+    def run(self, batch: Batch) -> Output:
+        """Compute the pending tokens of a batch (each at least 1) and write their KV."""
+        with self._profile.part("plan"):
+            plan = self._plan_for(batch)
+            ids = np.concatenate(
+                [each.tokens[each.num_computed : each.num_computed + n] for each, n in batch]
+            )
+            input_ids = torch.from_numpy(ids.astype(np.int64)).to(self.model.device)
+        with self._profile.part("model"):
+            hidden = self.model.forward(input_ids, plan.positions, plan, self._memory.cache)
+            finite = hidden.float().sum(dim=1).isfinite()
+            all_finite = bool(finite.all())
+        counts = [num_new for _, num_new in batch]
+        offsets = np.concatenate(([0], np.cumsum(counts)[:-1])).tolist()
+        if all_finite:
+            return Output(hidden, offsets, [True] * len(batch))
+        rows = finite.tolist()
+        good = [all(rows[at : at + n]) for at, n in zip(offsets, counts, strict=True)]
+        return Output(hidden, offsets, good)
+
+    def forget_plan(self) -> None:
+        """Build the next plan anew (slots of a leased node have moved)."""
+        self._plan = None
+
+    def _plan_for(self, batch: Batch) -> AttentionPlan:
+        planned = [(sequence, sequence.node) for sequence, _ in batch]
+        is_decode = all(num_new == 1 for _, num_new in batch)
+        layout = self._memory.tree.layout_version
+        plan = self._plan
+        if is_decode and plan is not None and planned == self._planned and layout == self._layout:
+            slots = [sequence.tail[sequence.num_written] for sequence, _ in batch]
+            plan.advance(np.array(slots, np.int32))
+            return plan
+        self.num_plans += 1
+        config = self.model.config
+        plan = plan_attention(
+            tree_batch(batch),
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            deterministic=self._deterministic,
+            device=self.model.device,
+        )
+        self._plan = plan if is_decode else None
+        self._planned, self._layout = planned, layout
+        return plan

@@ -1,0 +1,111 @@
+"""A sequence: tokens on their way through the model, and the memory that holds what is computed.
+
+Positions 0 to `num_computed` have keys and values. Those up to the end of the leased node are in
+the tree; the rest is the private tail, which nobody else sees until it is committed. Tokens from
+`num_computed` on are pending: the next steps compute them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radixlang.runtime.lease import Lease
+from radixlang.runtime.pool import NO_SLOTS, Slots
+from radixlang.runtime.radix import Namespace, RadixNode
+
+if TYPE_CHECKING:
+    from radixlang.runtime.jobs import Job
+
+TokenIds = NDArray[np.int32]
+
+
+class Sequence:
+    """Tokens and memory of one running or waiting request.
+
+    Args:
+        job: what the logits are for.
+        namespace: typed part of the cache key.
+        tokens: int32 [n] the prompt, n ≥ 1.
+        first_logit: first position whose logits are needed. The cache is not used beyond it,
+            because keys and values give no logits.
+        counted: positions whose tokens somebody else's statistics already have.
+        holder: label for the leak scanner.
+    """
+
+    __slots__ = ("_buffer", "arrival", "counted", "first_logit", "followers",
+                 "holder", "is_running", "job", "leader_key", "lease", "namespace", "num_computed",
+                 "num_prompt", "num_tokens", "overtaken", "reached", "tail")  # fmt: skip
+
+    def __init__(
+        self,
+        job: Job,
+        namespace: Namespace,
+        tokens: TokenIds,
+        *,
+        first_logit: int,
+        holder: str,
+        counted: int = 0,
+    ) -> None:
+        self.job = job
+        self.namespace = namespace
+        self._buffer = tokens
+        self.num_tokens = self.num_prompt = len(tokens)
+        self.first_logit = first_logit
+        self.counted = self.reached = counted
+        self.holder = holder
+        self.num_computed = 0
+        self.lease: Lease | None = None
+        self.tail: Slots = NO_SLOTS
+        self.arrival = 0
+        self.overtaken = 0
+        self.is_running = False
+        self.leader_key: tuple[RadixNode, int] | None = None
+        self.followers: dict[Sequence, int] = {}  # and the length of prefix each waits for
+
+    @property
+    def tokens(self) -> TokenIds:
+        """All tokens, prompt first; a view."""
+        return self._buffer[: self.num_tokens]
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens without keys and values yet."""
+        return self.num_tokens - self.num_computed
+
+    @property
+    def is_prefilling(self) -> bool:
+        """True while tokens of the prompt are pending."""
+        return self.num_computed < self.num_prompt
+
+    @property
+    def node(self) -> RadixNode:
+        """The node at which the committed prefix ends; only while leased."""
+        assert self.lease is not None
+        return self.lease.node
+
+    @property
+    def num_committed(self) -> int:
+        """Tokens of this sequence that it reads from the tree."""
+        return 0 if self.lease is None else self.lease.node.end
+
+    @property
+    def num_written(self) -> int:
+        """Slots of the private tail that hold keys and values."""
+        return self.num_computed - self.num_committed
+
+    @property
+    def num_unwritten(self) -> int:
+        """Slots reserved ahead."""
+        return len(self.tail) - self.num_written
+
+    def append(self, token_id: int) -> None:
+        """Add a pending token."""
+        if self.num_tokens == len(self._buffer) or not self._buffer.flags.writeable:
+            grown = np.empty(max(64, 2 * self.num_tokens), np.int32)
+            grown[: self.num_tokens] = self.tokens
+            self._buffer = grown
+        self._buffer[self.num_tokens] = token_id
+        self.num_tokens += 1

@@ -1,0 +1,119 @@
+"""The text of a generation as it grows: stop strings, and which tokens stay on the branch.
+
+Stop strings are looked for in the text, so one may begin and end anywhere inside tokens. Text
+that could still turn out to be the beginning of one is held back from streams. After a match the
+branch keeps the tokens that end at or before it; where the match begins inside a token, the part
+of that token before the match is handed back as text, which the next run on the branch begins with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from radixlang.protocol import Delta
+from radixlang.runtime.tokenizer import TextStream
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What stays after a generation: its text, its first `num_tokens` tokens, and `rest`, the
+    end of the text that no kept token covers (only after a stop string inside a token)."""
+
+    text: str
+    num_tokens: int
+    rest: str
+
+
+class TextTracker:
+    """Follows one generation token by token.
+
+    Args:
+        stream: a fresh incremental decoder.
+        stops: stop strings.
+        min_tokens: stop strings count from this many tokens on.
+    """
+
+    __slots__ = ("_ends", "_forced", "_held", "_min_tokens", "_sent_chars", "_sent_tokens",
+                 "_stops", "_stream", "_whole", "stop", "text", "token_ids")  # fmt: skip
+
+    def __init__(self, stream: TextStream, stops: Sequence[str] = (), min_tokens: int = 0) -> None:
+        self._stream = stream
+        self._stops = tuple(stops)
+        self._min_tokens = min_tokens
+        self.text = ""
+        self.token_ids: list[int] = []
+        self.stop: tuple[str, int] | None = None  # the stop string found, and where it begins
+        self._ends: list[int] = []  # characters of text after each token
+        self._whole: list[bool] = []  # no character is half done after that token
+        self._held = 0  # characters at the end that may begin a stop string
+        self._sent_chars = self._sent_tokens = 0
+        self._forced: list[bool] = []
+
+    def push(self, token_id: int, *, forced: bool = False) -> bool:
+        """Take a token; True when a stop string is complete."""
+        piece = self._stream.push((token_id,))
+        self.token_ids.append(token_id)
+        self.text += piece
+        self._ends.append(len(self.text))
+        self._whole.append(not self._stream.is_inside_character)
+        self._forced.append(forced)
+        if self._stops and piece:
+            self._look_for_stop(len(piece))
+        return self.stop is not None
+
+    def take_delta(self) -> Delta | None:
+        """What became final since the last call, None where nothing did."""
+        return self._delta(len(self.text) - self._held, len(self.token_ids))
+
+    def finish(self) -> tuple[Kept, Delta | None]:
+        """End of the generation: what is kept, and what streams have not been told yet."""
+        if self.stop is None:
+            self.text += self._stream.finish()
+            kept = Kept(self.text, len(self.token_ids), "")
+            if self._ends:
+                self._ends[-1] = len(self.text)
+        else:
+            kept = self._cut(self.stop[1])
+            self.text = kept.text
+        return kept, self._delta(len(self.text), kept.num_tokens)
+
+    def _cut(self, place: int) -> Kept:
+        num = len(self._ends)
+        while num and not (self._ends[num - 1] <= place and self._whole[num - 1]):
+            num -= 1
+        end = self._ends[num - 1] if num else 0
+        return Kept(self.text[:place], num, self.text[end:place])
+
+    def _delta(self, num_chars: int, num_tokens: int) -> Delta | None:
+        """Tokens go out with the last of their text."""
+        first = self._sent_tokens
+        while self._sent_tokens < num_tokens and self._ends[self._sent_tokens] <= num_chars:
+            self._sent_tokens += 1
+        text, self._sent_chars = self.text[self._sent_chars : num_chars], num_chars
+        ids = tuple(self.token_ids[first : self._sent_tokens])
+        if not text and not ids:
+            return None
+        return Delta(text, ids, sum(self._forced[first : self._sent_tokens]))
+
+    def _look_for_stop(self, num_new: int) -> None:
+        text = self.text
+        if len(self.token_ids) >= self._min_tokens:
+            found = []
+            for stop in self._stops:
+                at = text.find(stop, max(0, len(text) - num_new - len(stop) + 1))
+                if at >= 0:
+                    found.append((at, -len(stop), stop))
+            if found:
+                at, _, stop = min(found)
+                self.stop = (stop, at)
+                return
+        self._held = max(_num_begun(text, stop) for stop in self._stops)
+
+
+def _num_begun(text: str, stop: str) -> int:
+    """Length of the longest beginning of `stop`, short of all of it, that the text ends with."""
+    for length in range(min(len(stop) - 1, len(text)), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0
