@@ -78,6 +78,7 @@ class Run(Recorder):
         super().__init__(name)
         self.backend = backend
         self.options = options
+        self.on_finish: Callable[[], None] | None = None
         self.args = args or {}
         self.chat = chat_format(backend)
         self.seed = secrets.randbits(63) if options.seed is None else options.seed
@@ -402,6 +403,8 @@ class Run(Recorder):
             if branch is not None:
                 branch.cancel() if self.error is not None else branch.release()
         self.notify()
+        if self.on_finish is not None:
+            self.on_finish()
 
     # -- errors -------------------------------------------------------------------------
 

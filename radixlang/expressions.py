@@ -262,7 +262,7 @@ def _constraint(type: Any, options: dict[str, Any]) -> tuple[Any, Any]:
     if isinstance(constraint, Tools):
         from radixlang.types import Output
 
-        return constraint, Output(constraint, constraint.parse, "a tool call")
+        return constraint, Output(constraint, constraint)
     return constraint, None
 
 

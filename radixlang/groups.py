@@ -46,6 +46,11 @@ class ForkGroup:
             return [_value_or_none(child, key) for child in self._children]
         return self._children[key]
 
+    def __setitem__(self, index: int, state: State) -> None:
+        """Only what `group[i] += …` does: put the same branch back."""
+        if self._children[index] is not state:
+            raise ParameterError("a branch of a fork cannot be replaced; write group[i] += …")
+
     def __iadd__(self, item: Any) -> ForkGroup:
         if isinstance(item, (list, tuple)):
             if len(item) != len(self):

@@ -90,6 +90,12 @@ class SamplingParams:
                      "True or False")  # fmt: skip
 
     @classmethod
+    def checked(cls, **kwargs: Any) -> dict[str, Any]:
+        """The keyword arguments themselves, once names and values have been checked."""
+        cls.from_kwargs(**kwargs)
+        return kwargs
+
+    @classmethod
     def from_kwargs(cls, **kwargs: Any) -> SamplingParams:
         """Build from keyword arguments; an unknown one is refused with the nearest known name."""
         return cls(**check_names(kwargs))

@@ -6,13 +6,14 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, overload
 
 from radixlang.default_runtime import get_default_runtime
 from radixlang.errors import ParameterError, ProgramError
 from radixlang.executor import Run, RunOptions
 from radixlang.graph import Arg, Graph
-from radixlang.params import PARAM_NAMES, check_names
+from radixlang.params import PARAM_NAMES, SamplingParams
 from radixlang.protocol import Backend
 from radixlang.recorder import Recorder
 from radixlang.state import State
@@ -181,7 +182,7 @@ class Program:
         if unknown is not None:
             self._check_arguments({unknown: None}, extra=(*RUN_NAMES, *PARAM_NAMES))
         arguments = self.arguments(self._with_positional(args, own))
-        run_options = RunOptions(defaults=check_names(rest), **options)
+        run_options = RunOptions(defaults=SamplingParams.checked(**rest), **options)
         return arguments, Run(self.name, backend, run_options, args=arguments), check
 
     def arguments(self, given: Mapping[str, Any], tracer: Tracer | None = None) -> dict[str, Any]:
@@ -198,6 +199,30 @@ class Program:
             else:
                 known[name] = tracer.defer(Arg(name))
         return known
+
+    def launch(
+        self, row: Mapping[str, Any], finish: Callable[[State], None], **options: Any
+    ) -> State:
+        """Start a run for a batch: the function runs here, what it posts goes on by itself.
+
+        `finish(state)` is called once, from any thread, when the run has ended.
+        """
+        arguments, run, _ = self.prepare((), {**row, **options})
+        state = State(run, run.blocks[0])
+        run.on_finish = lambda: finish(state)
+        run.start()
+        with suppress(Exception):  # it is the run's error now
+            if self.is_async:
+                asyncio.run(self._execute_async(run, state, arguments))
+            else:
+                self.execute(run, state, arguments)
+        return state
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Raise a ParameterError for an option that no run knows."""
+        for name in options:
+            if name not in RUN_NAMES and name not in PARAM_NAMES:
+                self._check_arguments({name: None}, extra=(*RUN_NAMES, *PARAM_NAMES))
 
     def execute(self, run: Run, state: State, arguments: Mapping[str, Any]) -> None:
         """Run the function once; whatever it raises ends the run and is raised again."""

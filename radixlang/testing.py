@@ -19,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -168,8 +169,9 @@ class FakeBackend:
     def drain(self) -> None:
         """Wait until everything posted so far has run."""
         done = threading.Event()
-        self.post(done.set)
-        done.wait(timeout=30)
+        with suppress(RuntimeClosedError):
+            self.post(done.set)
+            done.wait(timeout=30)
 
     def close(self) -> None:
         """Refuse further work."""
