@@ -68,12 +68,9 @@ class Branches:
         """Every branch that was not released."""
         return list(self._live)
 
-    def add(self, state: BranchState) -> None:
-        """Know a new branch."""
-        self._live[state] = None
-
     def start(self, state: BranchState, operation: Operation, later: Later) -> Job | None:
         """Carry out an operation; returns the job where it needs the model."""
+        self._live[state] = None
         match operation:
             case Extend(content):
                 state.run = (*state.run, content)

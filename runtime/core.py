@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -98,6 +99,7 @@ class EngineCore:
         self._deadlines: list[tuple[float, int, BranchState, Future[Any]]] = []
         self._ticket = itertools.count()
         self._is_closed = False
+        self._thread: threading.Thread | None = None
         self.stats = RuntimeStats()
         self.publish()
 
@@ -116,7 +118,9 @@ class EngineCore:
         self._put(Cancel(state, future))
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """Run a function between two steps and return its value."""
+        """Run a function between two steps and return its value; after the end, run it at once."""
+        if self._is_closed or threading.current_thread() is self._thread:
+            return function()
         future: Future[Any] = Future()
         self._put(Call(function, future))
         return future.result()
@@ -124,6 +128,11 @@ class EngineCore:
     def stop(self) -> None:
         """Ask the thread to end after the current step."""
         self._inbox.put(None)
+
+    @property
+    def is_closed(self) -> bool:
+        """True once the thread has ended."""
+        return self._is_closed
 
     def _put(self, command: Command) -> None:
         # No lock: this may run inside a garbage collection, on any thread.
@@ -135,6 +144,7 @@ class EngineCore:
 
     def run(self) -> None:
         """Serve until stopped."""
+        self._thread = threading.current_thread()
         try:
             while self._take_commands():
                 if not self.scheduler.is_idle:
@@ -228,7 +238,7 @@ class EngineCore:
                     state.error = state.error or error
                     futures = futures_of(operation)
                 case Call(_, future):
-                    futures = [future]
+                    futures = [future]  # a call that came in while the thread ended
                 case _:
                     futures = []
             for future in futures:

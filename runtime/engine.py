@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from radixlang.errors import ParameterError
+from radixlang.errors import ParameterError, RuntimeClosedError
 from radixlang.protocol import Message
 from radixlang.runtime.audit import Violation
 from radixlang.runtime.branch import BranchState, EngineBranch, next_name
@@ -137,9 +137,9 @@ class Runtime:
 
     def new_branch(self, *, namespace: str = "") -> EngineBranch:
         """An empty branch. Nothing is shared between namespaces, in memory or in time."""
-        state = BranchState(Namespace(namespace), next_name(), is_born=True)
-        self.core.branches.add(state)
-        return EngineBranch(self, state)
+        if self.core.is_closed:
+            raise RuntimeClosedError("the runtime is closed; make a new one")
+        return EngineBranch(self, BranchState(Namespace(namespace), next_name(), is_born=True))
 
     def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
         """The model's own chat template applied to the messages."""

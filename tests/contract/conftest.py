@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,13 +14,10 @@ def make_fake() -> FakeBackend:
     return FakeBackend(piece=3)
 
 
-BACKENDS = {"fake": make_fake}
-
-
-@pytest.fixture(params=sorted(BACKENDS))
-def backend(request: pytest.FixtureRequest) -> Iterator[Any]:
+@pytest.fixture(params=["fake", "runtime"])
+def backend(request: pytest.FixtureRequest, make_runtime: Callable[..., Any]) -> Iterator[Any]:
     """A fresh backend; whatever a test leaves behind is a violation."""
-    made = BACKENDS[request.param]()
+    made = make_fake() if request.param == "fake" else make_runtime()
     yield made
     violations = made.audit()
     made.close()

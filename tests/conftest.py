@@ -1,0 +1,147 @@
+"""Fixtures that tests of several areas share: a tiny random model with a real tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+CORPUS = [
+    "The theatre in the north of the town plays every night; the town sleeps in the morning.",
+    "A long shared prefix that every branch reads, and a short question at the end of it.",
+    "Numbers: 0 1 2 3 4 5 6 7 8 9 10 20 30 40 50. def main(): return [x for x in range(10)]",
+    "Paris is the capital of France, Rome of Italy, and the moon of nothing at all.",
+]
+VOCAB_SIZE = 448
+PADDED_VOCAB_SIZE = 480
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+
+
+def _tiny_tokenizer() -> Any:
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    from radixlang.runtime.tokenizer import Tokenizer, TokenizerConfig
+
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(CORPUS * 4, trainer)
+    config = TokenizerConfig(eos_token_ids=(0,), chat_template=CHATML)
+    return Tokenizer(backend, config)
+
+
+def _tiny_config(context_length: int) -> Any:
+    from radixlang.runtime.models.config import ModelConfig, RopeConfig
+
+    return ModelConfig(
+        name="tiny",
+        family="llama",
+        num_layers=2,
+        hidden_size=64,
+        intermediate_size=96,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=16,
+        vocab_size=PADDED_VOCAB_SIZE,
+        context_length=context_length,
+        norm_eps=1e-5,
+        windows=(None, None),
+        ropes=(RopeConfig(theta=10000.0, rotary_dim=16),),
+        layer_rope=(0, 0),
+        attention_scale=0.25,
+        tie_embeddings=False,
+        eos_token_ids=(0,),
+    )
+
+
+class _RandomWeights:
+    """A WeightSource of seeded noise, spread so that the likeliest token stands out."""
+
+    pairs_side_by_side = True
+    norm_offset_folded = True
+
+    def __init__(self, config: Any, seed: int) -> None:
+        import torch
+
+        hidden, inner = config.hidden_size, config.intermediate_size
+        query, key = (n * config.head_dim for n in (config.num_heads, config.num_kv_heads))
+        shapes = {"embed": (config.vocab_size, hidden), "head": (config.vocab_size, hidden)}
+        for i in range(config.num_layers):
+            shapes |= {
+                f"layers.{i}.q": (query, hidden),
+                f"layers.{i}.k": (key, hidden),
+                f"layers.{i}.v": (key, hidden),
+                f"layers.{i}.o": (hidden, query),
+                f"layers.{i}.gate": (inner, hidden),
+                f"layers.{i}.up": (inner, hidden),
+                f"layers.{i}.down": (hidden, inner),
+            }
+        noise = torch.Generator().manual_seed(seed)
+        self._tensors = {
+            f"{name}.weight": torch.randn(shape, generator=noise) * (shape[1] ** -0.5)
+            for name, shape in shapes.items()
+        }
+        self._tensors["head.weight"] *= 6.0
+        self._tensors["embed.weight"] *= 8.0
+        for i in range(config.num_layers):
+            for norm in ("attn_norm", "mlp_norm"):
+                self._tensors[f"layers.{i}.{norm}.weight"] = torch.ones(hidden)
+        self._tensors["norm.weight"] = torch.ones(hidden)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def take(self, name: str) -> Any:
+        return self._tensors[name]
+
+
+def make_tiny_model(context_length: int = 2048, seed: int = 0) -> Any:
+    """A LoadedModel of random weights: 2 layers, 448 byte-level tokens (padded to 480), ChatML."""
+    import torch
+
+    from radixlang.runtime.models.build import build_decoder
+    from radixlang.runtime.models.model import LoadedModel
+
+    config = _tiny_config(context_length)
+    model = build_decoder(
+        config, _RandomWeights(config, seed), dtype=torch.float32, device=torch.device("cpu")
+    )
+    return LoadedModel(model, _tiny_tokenizer(), config)
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> Any:
+    """The tiny random model. It is shared: do not change it."""
+    return make_tiny_model()
+
+
+@pytest.fixture
+def make_runtime(tiny_model: Any) -> Iterator[Callable[..., Any]]:
+    """Makes runtimes on the tiny model (or on `model=`), audited after every step; closed and
+    checked for violations at the end of the test."""
+    from radixlang.runtime.engine import Runtime
+
+    made: list[Any] = []
+
+    def make(model: Any = tiny_model, **options: Any) -> Any:
+        runtime = Runtime(model, **{"num_pages": 4096, "seed": 0, "debug": True, **options})
+        made.append(runtime)
+        return runtime
+
+    yield make
+    violations = [found for runtime in made for found in runtime.audit()]
+    for runtime in made:
+        runtime.close()
+    assert violations == []
