@@ -137,7 +137,7 @@ def counts_nest(tree: RadixTree) -> list[Violation]:
 def counters_match(tree: RadixTree, pool: PagePool) -> list[Violation]:
     """4: the running counters of tokens and pages equal a recount."""
     nodes = list(tree.nodes())
-    leased, idle = _cached_slots(tree, pool)
+    _, idle = _cached_slots(tree, pool)
     owned = np.bincount(pool.owned_slots() // pool.page_size, minlength=pool.num_pages)
     idle_owned = np.bincount(idle // pool.page_size, minlength=pool.num_pages)
     counted = {
@@ -150,7 +150,6 @@ def counters_match(tree: RadixTree, pool: PagePool) -> list[Violation]:
             pool.num_evictable_pages,
             int(np.count_nonzero((idle_owned == owned) & (owned > 0))),
         ),
-        "protected pages": (pool.num_protected_pages, len(np.unique(leased // pool.page_size))),
         "free pages": (pool.num_free_pages, int(np.count_nonzero(owned == 0))),
     }
     return [

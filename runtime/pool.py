@@ -74,11 +74,6 @@ class PagePool:
         return self._tally.num_level_pages - self._free.num_pages
 
     @property
-    def num_protected_pages(self) -> int:
-        """Pages that hold a leased cached slot."""
-        return self._tally.num_protected_pages
-
-    @property
     def num_slots(self) -> int:
         """Capacity in tokens."""
         return len(self._state)
@@ -166,9 +161,9 @@ class PagePool:
             for slots in deferred:
                 self._release_now(runs_of(slots))
 
-    def mark_cached(self, slots: Slots, *, idle: int = 0, leased: int = 0) -> None:
-        """Book-keeping for the tree: its slots without (idle) and with a lease, +1 or -1 each."""
-        self._tally.shift(slots, idle=idle, leased=leased)
+    def mark_idle(self, slots: Slots, sign: int) -> None:
+        """Book-keeping for the tree: cached slots that lose their last lease (+1) or gain one."""
+        self._tally.mark_idle(slots, sign)
 
     def deferred_slots(self) -> Slots:
         """Slots whose release waits for the step in flight."""

@@ -149,8 +149,11 @@ class RadixTree:
 
     @property
     def num_protected_pages(self) -> int:
-        """Pages that hold a leased cached token."""
-        return self.pool.num_protected_pages
+        """Pages that hold a leased exact token (a recount when pages hold more than one)."""
+        if self.pool.page_size == 1 and self.cold_pool is None:
+            return self.num_protected_tokens
+        runs = [n.slots for n in self.nodes() if n.num_leases and not n.quantized]
+        return len(np.unique(np.concatenate([NO_SLOTS, *runs]) // self.pool.page_size))
 
     # ---- growing
 
@@ -357,13 +360,14 @@ class RadixTree:
         Whoever leases the node must read `slots` again, and no running step may read it.
         """
         self._queue_of(node).discard(node)
-        leased = 1 if node.num_leases else 0
-        pool = self._pool_of(node)
-        pool.mark_cached(node.slots, idle=leased - 1, leased=-leased)
-        pool.release(node.slots)
+        is_idle = node.num_leases == 0
+        if is_idle:
+            self._pool_of(node).mark_idle(node.slots, -1)
+        self._pool_of(node).release(node.slots)
         node.slots, node.quantized = np.array(slots, np.int32), quantized
-        self._pool_of(node).mark_cached(node.slots, idle=1 - leased, leased=leased)
-        if not leased and not node.children:
+        if is_idle:
+            self._pool_of(node).mark_idle(node.slots, +1)
+        if is_idle and not node.children:
             self._queue_of(node).add(node)
         self.layout_version += 1
 
@@ -380,7 +384,7 @@ class RadixTree:
         self._queue_of(parent).discard(parent)
         parent.children[first_token(edge)] = node
         self.num_cached_tokens += node.length
-        self._pool_of(node).mark_cached(node.slots, idle=1)
+        self._pool_of(node).mark_idle(node.slots, +1)
         self._queue_of(node).add(node)
         return node
 
@@ -398,11 +402,11 @@ class RadixTree:
     def _protect(self, node: RadixNode) -> None:
         self._queue_of(node).discard(node)
         self.num_protected_tokens += node.length
-        self._pool_of(node).mark_cached(node.slots, idle=-1, leased=1)
+        self._pool_of(node).mark_idle(node.slots, -1)
 
     def _unprotect(self, node: RadixNode) -> None:
         self.num_protected_tokens -= node.length
-        self._pool_of(node).mark_cached(node.slots, idle=1, leased=-1)
+        self._pool_of(node).mark_idle(node.slots, +1)
         if not node.children:
             self._queue_of(node).add(node)
 
@@ -453,7 +457,7 @@ class RadixTree:
 
     def _forget(self, node: RadixNode, slots: Slots) -> None:
         pool = self._pool_of(node)
-        pool.mark_cached(slots, idle=-1)
+        pool.mark_idle(slots, -1)
         pool.release(slots)
         self._queue_of(node).on_forget(node, len(slots))
         self.num_cached_tokens -= len(slots)
