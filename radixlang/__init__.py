@@ -23,6 +23,7 @@ _HOMES = {
     "radixlang.program": ("Program", "function"),
     "radixlang.protocol": ("Completion", "Markup", "Message", "OptionScore", "Usage"),
     "radixlang.state": ("State",),
+    "radixlang.report": ("Savings", "savings"),
     "radixlang.runtime.engine": ("Runtime",),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -160,6 +160,18 @@ class FakeBackend:
         """Forget every prefix."""
         self._tries = {}
 
+    def path_tokens(self) -> tuple[int, int, int]:
+        """(tokens held once, tokens if each path had its own copy, paths) of what is cached."""
+        paths = [length for trie in self._tries.values() for length in trie.path_lengths()]
+        held = sum(trie.num_tokens for trie in self._tries.values())
+        return held, sum(paths), len(paths)
+
+    def tree_text(self, *, max_text: int = 40) -> str:
+        """A drawing of what is cached: tokens and text of every edge."""
+        held, _, num_paths = self.path_tokens()
+        drawn = [trie.draw(self.decode, max_text) for trie in self._tries.values()]
+        return "\n".join([f"radix tree: {held:,} tokens on {num_paths:,} paths", *drawn])
+
     def audit(self) -> list[str]:
         """Branches that nobody released, as violations."""
         self.drain()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 
 class _Edge:
@@ -50,6 +50,36 @@ class TokenTrie:
             edge = below
         self.num_tokens += len(tokens) - position
         return position
+
+    def path_lengths(self) -> Iterator[int]:
+        """Tokens from the root to each leaf."""
+        stack = [(edge, 0) for edge in self._root.children.values()]
+        while stack:
+            edge, start = stack.pop()
+            end = start + len(edge.tokens)
+            stack += [(child, end) for child in edge.children.values()]
+            if not edge.children:
+                yield end
+
+    def draw(self, decode: Callable[[Sequence[int]], str], max_text: int = 40) -> str:
+        """A line an edge: its tokens, and the text of them."""
+        lines = ["●"]
+        stack = _rows(self._root, "")
+        while stack:
+            prefix, mark, edge = stack.pop()
+            text = repr(decode(edge.tokens))[1:-1]
+            shown = text if len(text) <= max_text else text[: max_text - 1] + "…"
+            lines.append(f"{prefix}{mark}[{len(edge.tokens):,}]  {shown}")
+            stack += _rows(edge, prefix + ("   " if mark.startswith("└") else "│  "))
+        return "\n".join(lines)
+
+
+def _rows(edge: _Edge, prefix: str) -> list[tuple[str, str, _Edge]]:
+    """Children of an edge as rows of a drawing, last first."""
+    children = list(edge.children.values())
+    return [
+        (prefix, "└─ " if child is children[-1] else "├─ ", child) for child in reversed(children)
+    ]
 
 
 def _common(edge: tuple[int, ...], tokens: Sequence[int], start: int) -> int:

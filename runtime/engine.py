@@ -28,7 +28,7 @@ from radixlang.runtime.runner import ModelRunner
 from radixlang.runtime.scheduler import Limits
 from radixlang.runtime.sizes import make_cache, max_batch_tokens_for
 from radixlang.runtime.stats import Counters, RuntimeStats, StepProfile
-from radixlang.runtime.tree_view import draw, take_snapshot
+from radixlang.runtime.tree_view import draw, path_tokens, take_snapshot
 
 
 class Runtime:
@@ -188,6 +188,12 @@ class Runtime:
         """A drawing of the radix tree: tokens, leases, hits and text of every node."""
         snapshot = self.core.call(lambda: take_snapshot(self.core.memory.tree))
         return draw(snapshot, self.decode, max_text=max_text, max_children=max_children)
+
+    def path_tokens(self) -> tuple[int, int, int]:
+        """(tokens held once, tokens if each path had its own copy, paths) of the tree now."""
+        snapshot = self.core.call(lambda: take_snapshot(self.core.memory.tree))
+        num_unshared, num_paths = path_tokens(snapshot)
+        return snapshot.num_cached_tokens, num_unshared, num_paths
 
     def profile(self) -> dict[str, float]:
         """Seconds that the engine spent, by part of a step, since the last reset."""

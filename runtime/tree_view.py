@@ -72,6 +72,19 @@ def take_snapshot(tree: RadixTree) -> TreeSnapshot:
     )
 
 
+def path_tokens(snapshot: TreeSnapshot) -> tuple[int, int]:
+    """(tokens of all paths from root to leaf, each counted whole, number of those paths)."""
+    num_tokens, num_paths = 0, 0
+    stack = [view for _, children in snapshot.roots for view in children]
+    while stack:
+        view = stack.pop()
+        stack += view.children
+        if not view.children:
+            num_tokens += view.start + len(view.tokens)
+            num_paths += 1
+    return num_tokens, num_paths
+
+
 def draw(
     snapshot: TreeSnapshot,
     decode: Callable[[list[int]], str] | None = None,
@@ -130,10 +143,9 @@ def _title(namespace: Namespace) -> str:
 
 
 def _label(view: NodeView) -> str:
-    leases = f" · {view.num_leases} leases" if view.num_leases > 1 else ""
-    leases = " · 1 lease" if view.num_leases == 1 else leases
-    hits = f" · {view.num_hits} hits" if view.num_hits else ""
-    return f"[{len(view.tokens):,}{leases}{hits}{' · 8-bit' if view.quantized else ''}]"
+    counts = [(view.num_leases, "lease"), (view.num_hits, "hit")]
+    words = [f" · {num} {word}{'s' * (num > 1)}" for num, word in counts if num]
+    return f"[{len(view.tokens):,}{''.join(words)}{' · 8-bit' if view.quantized else ''}]"
 
 
 def _shower(decode: Callable[[list[int]], str] | None, max_text: int) -> Callable[[NodeView], str]:
