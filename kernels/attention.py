@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from radixlang.kernels.cpu import attend_cpu
+from radixlang.kernels.graph_plan import GraphPlan
 from radixlang.kernels.plan import AttentionPlan
 
 
@@ -43,7 +44,7 @@ def attend(
     k: Tensor,
     v: Tensor,
     layer_kv: LayerKV,
-    plan: AttentionPlan,
+    plan: AttentionPlan | GraphPlan,
     *,
     scale: float,
     window: int | None = None,
@@ -58,8 +59,31 @@ def attend(
     and dtype. Raises ValueError where shapes disagree with the plan.
     """
     _check(q, k, plan, window)
+    if isinstance(plan, GraphPlan) or plan.backend == "triton":
+        return _attend_triton(q, k, v, layer_kv, plan, scale, window, soft_cap, sinks)
     write_kv(layer_kv, plan.new_slots, k, v)
     return attend_cpu(q, layer_kv, plan, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)
+
+
+def _attend_triton(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layer_kv: LayerKV,
+    plan: AttentionPlan | GraphPlan,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    from radixlang.kernels import gpu  # Triton is there on Linux only
+
+    gpu.append(layer_kv, plan.new_slots, k, v)
+    layer = gpu.Layer(
+        plan.num_kv_heads, plan.group_size, plan.head_dim, scale, window, soft_cap, sinks
+    )
+    units = plan.device_plan(window, q.element_size())
+    return gpu.attend_triton(q, layer_kv, units, layer)[0]
 
 
 def write_kv(layer_kv: LayerKV, slots: Tensor, k: Tensor, v: Tensor) -> None:
@@ -68,7 +92,7 @@ def write_kv(layer_kv: LayerKV, slots: Tensor, k: Tensor, v: Tensor) -> None:
     layer_kv.v.index_copy_(0, slots, v.to(layer_kv.v.dtype))
 
 
-def _check(q: Tensor, k: Tensor, plan: AttentionPlan, window: int | None) -> None:
+def _check(q: Tensor, k: Tensor, plan: AttentionPlan | GraphPlan, window: int | None) -> None:
     if q.shape != (plan.num_tokens, plan.num_heads, plan.head_dim):
         raise ValueError(
             f"q is {tuple(q.shape)}; this plan needs "

@@ -42,10 +42,16 @@ class Capacity:
 
     @classmethod
     def for_decode(
-        cls, plan: UnitPlan, *, num_tokens: int, num_slots: int, num_units: int, num_parts: int
+        cls,
+        tiles: tuple[tuple[Tile, bool], ...],
+        *,
+        num_tokens: int,
+        num_slots: int,
+        num_units: int,
+        num_parts: int,
     ) -> Capacity:
-        """Room for every decode plan up to these sizes with the tiles of `plan`."""
-        lists = tuple((part.tile, part.quantized, num_units) for part in plan.lists)
+        """Room for every decode plan up to these sizes whose launches have these tiles."""
+        lists = tuple((tile, quantized, num_units) for tile, quantized in tiles)
         return cls(num_tokens, num_slots, max(1, num_parts), lists, None)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,28 +36,11 @@ class Layer:
     sinks: Tensor | None = None  # [num_heads]
 
 
-@dataclass(slots=True)
-class Workspace:
-    """Partials of one layer, reused by the next. Float32, whatever the pool holds."""
-
-    out: Tensor = field(default_factory=lambda: torch.empty(0))
-    lse: Tensor = field(default_factory=lambda: torch.empty(0))
-
-    def reserve(self, num_parts: int, num_heads: int, head_dim: int, device: torch.device) -> None:
-        """Room for this many partials; a larger one replaces what there is."""
-        if self.lse.numel() >= num_parts * num_heads and self.out.device == device:
-            return
-        size = max(1, num_parts) * num_heads
-        self.out = torch.empty(size * head_dim, dtype=torch.float32, device=device)
-        self.lse = torch.empty(size, dtype=torch.float32, device=device)
-
-
 def attend_triton(
     q: Tensor,
     pool: LayerKV,
     plan: DevicePlan,
     layer: Layer,
-    workspace: Workspace,
     *,
     with_lse: bool = False,
 ) -> tuple[Tensor, Tensor]:
@@ -71,8 +54,10 @@ def attend_triton(
     _check_queries(q, plan, layer)
     out = torch.empty((num_tokens, num_heads, dim), dtype=q.dtype, device=q.device)
     lse = q.new_empty((num_tokens, num_heads) if with_lse else (0,), dtype=torch.float32)
-    workspace.reserve(plan.capacity.num_parts, num_heads, dim, q.device)
-    args = _Args(q, pool, plan, layer, workspace, out, lse, with_lse)
+    parts = max(1, plan.capacity.num_parts)  # float32, whatever the pool holds
+    part_out = torch.empty((parts, num_heads, dim), dtype=torch.float32, device=q.device)
+    part_lse = torch.empty((parts, num_heads), dtype=torch.float32, device=q.device)
+    args = _Args(q, pool, plan, layer, part_out, part_lse, out, lse, with_lse)
     for index in range(len(plan.capacity.lists)):
         _launch_partial(args, index)
     if plan.capacity.extend is not None:
@@ -87,7 +72,8 @@ class _Args:
     pool: LayerKV
     plan: DevicePlan
     layer: Layer
-    workspace: Workspace
+    part_out: Tensor
+    part_lse: Tensor
     out: Tensor
     lse: Tensor
     with_lse: bool
@@ -141,7 +127,7 @@ def _launch_partial(args: _Args, index: int) -> None:
         )
     heads = args.layer.num_kv_heads
     tree_attn_partial[(room, heads)](
-        args.q, *planes, *scales, args.out, args.workspace.out, args.workspace.lse, args.lse,
+        args.q, *planes, *scales, args.out, args.part_out, args.part_lse, args.lse,
         args.sinks, views["slots"], views["units"][plan.list_starts[index] * FIELDS :],
         plan.header(index), views["row_token"], views["row_pos"], views["row_first"],
         views["row_part"], views["row_count"], args.q.stride(0), planes[0].stride(0), heads,
@@ -168,9 +154,9 @@ def _launch_merge(args: _Args) -> None:
     plan, views = args.plan, args.plan.views
     num_tokens, num_heads, dim = args.out.shape
     if plan.capacity.num_parts == 0 and num_tokens == plan.capacity.num_tokens:
-        return
+        return  # every row has one part and nothing is padding
     tree_merge[(num_tokens, num_heads)](
-        args.workspace.out, args.workspace.lse, args.out, args.lse, args.sinks,
+        args.part_out, args.part_lse, args.out, args.lse, args.sinks,
         views["row_token"], views["row_part"], views["row_count"], plan.header(ROWS_AT),
         plan.header(TOKENS_AT), num_heads, HEAD_DIM=dim, BLOCK_D=block_d(dim),
         BLOCK_P=MERGE_PARTS, SINKS=args.layer.sinks is not None, WITH_LSE=args.with_lse,

@@ -9,12 +9,17 @@ import torch
 from numpy.typing import NDArray
 
 from radixlang.kernels.batch import TreeBatch, check_batch
-from radixlang.kernels.topology import Topology, build_topology, ranges
+from radixlang.kernels.topology import Topology, build_topology, grow, ranges
 
 if TYPE_CHECKING:
     from radixlang.kernels.cpu_schedule import CpuSchedule
+    from radixlang.kernels.device_plan import DevicePlan
+    from radixlang.kernels.tiles import Tile
+    from radixlang.kernels.units import UnitPlan
 
 __all__ = ["AttentionPlan", "TreeBatch", "plan_attention"]
+
+RESERVE = 64  # decode steps that a device plan has room for
 
 
 def plan_attention(
@@ -25,17 +30,22 @@ def plan_attention(
     head_dim: int,
     deterministic: bool = False,
     device: torch.device | str = "cpu",
+    backend: str | None = None,
 ) -> AttentionPlan:
     """Check a batch and plan attention over it for every layer of one model.
 
-    With `deterministic`, splits do not depend on the batch: a branch's result has the same bits
-    alone and in any company. Raises ValueError where the batch or the heads contradict themselves.
+    `backend` is "cpu" or "triton", by default what suits the device ("triton" on host memory
+    needs Triton's interpreter). With `deterministic`, splits do not depend on the batch: a
+    branch's result has the same bits alone and in any company. Raises ValueError where the batch
+    or the heads contradict themselves.
     """
     if num_heads < 1 or num_kv_heads < 1 or num_heads % num_kv_heads:
         raise ValueError(
             f"{num_heads} query heads do not divide among {num_kv_heads} key heads; "
             "num_heads must be a multiple of num_kv_heads"
         )
+    if backend not in (None, "cpu", "triton"):
+        raise ValueError(f"backend={backend!r} is neither 'cpu' nor 'triton'")
     check_batch(batch)
     topology = build_topology(batch, deterministic=deterministic)
     return AttentionPlan(
@@ -46,6 +56,7 @@ def plan_attention(
         head_dim=head_dim,
         deterministic=deterministic,
         device=torch.device(device),
+        backend=backend or ("cpu" if torch.device(device).type == "cpu" else "triton"),
     )
 
 
@@ -66,6 +77,7 @@ class AttentionPlan:
         head_dim: int,
         deterministic: bool,
         device: torch.device,
+        backend: str,
     ) -> None:
         self.topology = topology
         self.num_heads = num_heads
@@ -73,11 +85,13 @@ class AttentionPlan:
         self.head_dim = head_dim
         self.deterministic = deterministic
         self.device = device
+        self.backend = backend
         self.num_branches = topology.num_branches
         self.num_tokens = topology.num_rows
         self.num_steps = 0  # decode steps since the plan was built
         self._extra = np.empty((self.num_branches, 0), dtype=np.int32)  # tail slots since, by rank
         self._schedules: dict[int | None, CpuSchedule] = {}
+        self._device_plans: dict[tuple[int | None, int], DevicePlan] = {}
         self._set_rows(_new_slots(batch), _positions(batch))
         order = topology.row_permutation()
         self.row_order = None if order is None else torch.from_numpy(order).to(device)
@@ -97,7 +111,7 @@ class AttentionPlan:
         self.max_position = int(positions.max())
         self.new_slots = torch.from_numpy(new_slots).to(self.device)  # [num_tokens] int64
         self.positions = torch.from_numpy(positions).to(self.device)  # [num_tokens] int64
-        self._host_positions = positions
+        self.host_new_slots, self.host_positions = new_slots, positions
 
     def tail_slots(self, rank: int) -> NDArray[np.int32]:
         """Slots of the private node of a branch with what decoding has added to it."""
@@ -123,12 +137,26 @@ class AttentionPlan:
             )
         ranked = slots[self.topology.branch_order]
         self._append(ranked)
-        self._set_rows(slots.astype(np.int64), self._host_positions + 1)
+        self._set_rows(slots.astype(np.int64), self.host_positions + 1)
         self._schedules = {
             window: schedule
             for window, schedule in self._schedules.items()
             if schedule.advance(ranked)
         }
+        self._advance_device_plans()
+
+    def _advance_device_plans(self) -> None:
+        if self.backend != "triton":
+            return
+        if self.num_steps == RESERVE:
+            self.topology = grow(self.topology, self._extra[:, :RESERVE])
+            self.num_steps = 0
+            self._device_plans.clear()
+            return
+        from radixlang.kernels.gpu import advance
+
+        for device_plan in self._device_plans.values():
+            advance(device_plan, self.new_slots)
 
     def _append(self, ranked: NDArray[np.int32]) -> None:
         if self.num_steps == self._extra.shape[1]:
@@ -147,6 +175,67 @@ class AttentionPlan:
 
             schedule = self._schedules[window] = build_schedule(self, window)
         return schedule
+
+    def device_plan(self, window: int | None, itemsize: int) -> DevicePlan:
+        """The units of a layer in device memory; built at first use, advanced with the plan."""
+        found = self._device_plans.get((window, itemsize))
+        if found is None:
+            from radixlang.kernels.device_plan import Capacity, DevicePlan
+
+            units = self.units(window, itemsize)
+            found = DevicePlan(Capacity.of(units), self.device)
+            found.load(units)
+            self._device_plans[window, itemsize] = found
+        return found
+
+    def launches(
+        self, itemsize: int, *, tile_rows: int, quantized: bool
+    ) -> tuple[tuple[Tile, bool], ...]:
+        """(tile, quantised) of every launch that a decode plan with these tiles can need."""
+        from radixlang.kernels.units import launches
+
+        return launches(
+            self.group_size,
+            self.head_dim,
+            itemsize=itemsize,
+            arch=_device_shape(self.device)[1],
+            tile_rows=tile_rows,
+            quantized=quantized,
+            deterministic=self.deterministic,
+        )
+
+    def units(
+        self, window: int | None, itemsize: int, *, tile_rows: int = 0, quantized: bool = False
+    ) -> UnitPlan:
+        """The plan cut for this device; a plan that has advanced is cut as it now stands."""
+        from radixlang.kernels.units import build_units
+
+        topology = self.topology
+        if self.num_steps:
+            topology = grow(topology, self._extra[:, : self.num_steps])
+        num_sms, arch = _device_shape(self.device)
+        return build_units(
+            topology,
+            group_size=self.group_size,
+            num_kv_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+            window=window,
+            deterministic=self.deterministic,
+            num_sms=num_sms,
+            itemsize=itemsize,
+            arch=arch,
+            tile_rows=tile_rows,
+            quantized=quantized,
+        )
+
+
+def _device_shape(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors and compute capability; an H100's where there is no device to ask."""
+    if device.type != "cuda":
+        return 132, 90
+    properties = torch.cuda.get_device_properties(device)
+    arch = 80 if torch.version.hip else 10 * properties.major + properties.minor
+    return properties.multi_processor_count, arch
 
 
 def _new_slots(batch: TreeBatch) -> NDArray[np.int64]:

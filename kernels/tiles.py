@@ -21,27 +21,44 @@ class Tile:
         return self.block_m // group_size
 
 
-def pick_tile(packed_rows: int, head_dim: int, group_size: int = 1) -> Tile:
+def pick_tile(
+    packed_rows: int,
+    head_dim: int,
+    group_size: int = 1,
+    *,
+    itemsize: int = 2,
+    quantized: bool = False,
+    arch: int = 90,
+) -> Tile:
     """The tile for a node with this many packed rows.
 
-    Fewer than three stages would load the slots of a block synchronously; 128 keys a block at 64
-    rows spill on sm_80.
+    `itemsize` is that of a query element and `arch` the compute capability (80, 90, 100). Every
+    choice is the largest that compiles without spills: from sm_90 on operands stay in shared
+    memory, before that they take registers. Three stages load the slots of a block ahead of its
+    keys; where there is room for two only, slots are loaded when they are needed.
     """
+    if group_size > 128:
+        raise ValueError(f"{group_size} query heads a key head; one tile takes 128 at most")
     needed = max(min(packed_rows, 128), group_size)
-    block_n = 32 if head_dim > 128 else 64
-    if needed <= SMALL_M:
-        return Tile(16, block_n, 4, 3)
-    if needed <= 32:
-        return Tile(32, block_n, 4, 3)
-    if needed <= 96 or head_dim > 128:
-        return Tile(64, block_n, 4 if head_dim <= 128 else 8, 3 if head_dim <= 128 else 2)
-    if needed <= 128:
-        return Tile(128, block_n, 8, 3)
-    raise ValueError(
-        f"{group_size} query heads a key head do not fit one tile; 128 is the most the kernels take"
-    )
+    wide = head_dim > 128
+    if itemsize > 2:
+        block_m = max(SMALL_M, _power_of_two(group_size))
+        return Tile(block_m, 16 if wide or block_m > SMALL_M else 32, 4, 2)
+    block_n = 32 if wide else 64
+    most = 128
+    if wide or quantized or (arch < 90 and head_dim > 64):
+        most = 32 if wide and arch < 90 else 64
+    block_m = 64 if 64 < needed <= 96 else max(SMALL_M, _power_of_two(needed))
+    block_m = max(min(block_m, most), _power_of_two(group_size))
+    if block_m <= 32:
+        return Tile(block_m, block_n, 4, 3)
+    return Tile(block_m, block_n, 8 if head_dim > 64 or block_m > 64 else 4, 2 if wide else 3)
 
 
 def block_d(head_dim: int) -> int:
     """Head dimension as the kernels hold it: the next power of two, masked above `head_dim`."""
-    return max(16, 1 << (head_dim - 1).bit_length())
+    return max(16, _power_of_two(head_dim))
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()

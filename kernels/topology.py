@@ -7,7 +7,7 @@ node too short to be worth a read of its own moves into its children.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +92,24 @@ def build_topology(batch: TreeBatch, *, deterministic: bool = False) -> Topology
     slots, offset = _lay_out(own_slots, own, carry, node_parent)
     nodes_of = (heads, first, node_parent, node_count, node_q, owner)
     return _finish(batch, slots, offset, own, carry, cut, *nodes_of)
+
+
+def grow(topology: Topology, extra: NDArray[np.int32]) -> Topology:
+    """The topology after decoding: every tail with its row of `extra` [num_branches, steps]."""
+    steps = extra.shape[1]
+    added = np.zeros(len(topology.node_length), dtype=np.int64)
+    added[topology.branch_node] = steps
+    ends = topology.node_offset[topology.branch_node] + topology.node_length[topology.branch_node]
+    slots = np.insert(topology.slots, np.repeat(ends, steps), extra.reshape(-1))
+    starts = np.sort(ends)
+    return replace(
+        topology,
+        slots=slots,
+        node_offset=topology.node_offset
+        + steps * np.searchsorted(starts, topology.node_offset, side="right"),
+        node_length=topology.node_length + added,
+        query_start=topology.query_start + steps,
+    )
 
 
 def _flags(node_of: list[int]) -> NDArray[np.bool_]:

@@ -42,8 +42,12 @@ def _block(
     listed = tl.load(slots_ptr + n, mask=n_ok & (base < 0), other=0)
     slot = tl.where(base < 0, listed, base + n).to(tl.int64)
     offset = slot * slot_stride
-    k = tl.load(k_ptr + offset[None, :] + d[:, None], mask=n_ok[None, :] & d_ok[:, None], other=0.0)
-    v = tl.load(v_ptr + offset[:, None] + d[None, :], mask=n_ok[:, None] & d_ok[None, :], other=0.0)
+    k = tl.load(
+        k_ptr + (offset[None, :] + d[:, None]), mask=n_ok[None, :] & d_ok[:, None], other=0.0
+    )
+    v = tl.load(
+        v_ptr + (offset[:, None] + d[None, :]), mask=n_ok[:, None] & d_ok[None, :], other=0.0
+    )
     if UPCAST:
         k = k.to(tl.float32)
         v = v.to(tl.float32)
@@ -115,7 +119,7 @@ def tree_attn_partial(
     q_head = head * GROUP + packed % GROUP
     tile_ok = row_ok[:, None] & d_ok[None, :]
     q = tl.load(
-        q_ptr + (token * q_stride + q_head * HEAD_DIM)[:, None] + d[None, :],
+        q_ptr + ((token * q_stride + q_head * HEAD_DIM)[:, None] + d[None, :]),
         mask=tile_ok, other=0.0,
     )  # fmt: skip
     if UPCAST:
@@ -146,7 +150,7 @@ def tree_attn_partial(
     where = part.to(tl.int64) * all_heads + q_head
     tl.store(part_lse_ptr + where, lse, mask=to_part)
     tl.store(
-        part_out_ptr + where[:, None] * HEAD_DIM + d[None, :], o,
+        part_out_ptr + (where[:, None] * HEAD_DIM + d[None, :]), o,
         mask=to_part[:, None] & d_ok[None, :],
     )  # fmt: skip
     to_out = kept & (count == 1)
@@ -155,7 +159,7 @@ def tree_attn_partial(
         o *= (1.0 / (1.0 + tl.exp2(sink - lse)))[:, None]
     at = token * all_heads + q_head
     tl.store(
-        out_ptr + at[:, None] * HEAD_DIM + d[None, :], o.to(out_ptr.dtype.element_ty),
+        out_ptr + (at[:, None] * HEAD_DIM + d[None, :]), o.to(out_ptr.dtype.element_ty),
         mask=to_out[:, None] & d_ok[None, :],
     )  # fmt: skip
     if WITH_LSE:
@@ -197,7 +201,7 @@ def extend_attn(
     q_head = head * GROUP + packed % GROUP
     tile_ok = row_ok[:, None] & d_ok[None, :]
     q = tl.load(
-        q_ptr + (token * q_stride + q_head * HEAD_DIM)[:, None] + d[None, :],
+        q_ptr + ((token * q_stride + q_head * HEAD_DIM)[:, None] + d[None, :]),
         mask=tile_ok, other=0.0,
     )  # fmt: skip
     if UPCAST:
@@ -244,7 +248,9 @@ def extend_attn(
         o *= (1.0 / (1.0 + tl.exp2(sink - lse)))[:, None]
     at = token * (num_heads * GROUP) + q_head
     tl.store(
-        out_ptr + at[:, None] * HEAD_DIM + d[None, :], o.to(out_ptr.dtype.element_ty), mask=tile_ok
+        out_ptr + (at[:, None] * HEAD_DIM + d[None, :]),
+        o.to(out_ptr.dtype.element_ty),
+        mask=tile_ok,
     )
     if WITH_LSE:
         tl.store(lse_ptr + at, lse / LOG2E, mask=row_ok)

@@ -48,7 +48,7 @@ def tree_merge(
         where = (first + p).to(tl.int64) * num_heads + head
         lse = tl.load(part_lse_ptr + where, mask=p_ok, other=float("-inf"))
         o = tl.load(
-            part_out_ptr + where[:, None] * HEAD_DIM + d[None, :],
+            part_out_ptr + (where[:, None] * HEAD_DIM + d[None, :]),
             mask=p_ok[:, None] & d_ok[None, :], other=0.0,
         )  # fmt: skip
         m_new = tl.maximum(m, tl.max(lse, 0))

@@ -54,30 +54,90 @@ def build_units(
     window: int | None = None,
     deterministic: bool = False,
     num_sms: int = 132,
+    itemsize: int = 2,
+    arch: int = 90,
+    tile_rows: int = 0,
+    quantized: bool = False,
 ) -> UnitPlan:
-    """Cut the topology for one kind of layer. `num_sms` sets how finely the work is split."""
-    cutter = _Cutter(topology, group_size, num_kv_heads, head_dim, window, deterministic, num_sms)
-    return cutter.cut()
+    """Cut the topology for one kind of layer.
+
+    `num_sms` sets how finely the work is split; `itemsize` (bytes of a query element) and `arch`
+    (compute capability, 80 to 100) the tiles, which are at least those for nodes of `tile_rows`
+    rows, and with `quantized` those for int8 even if there is none: a captured graph needs the
+    same tiles for every plan.
+    """
+    shape = _Shape(
+        group_size,
+        num_kv_heads,
+        head_dim,
+        window,
+        deterministic,
+        num_sms,
+        itemsize,
+        arch,
+        tile_rows,
+    )
+    return _Cutter(topology, shape, quantized).cut()
+
+
+def launches(
+    group_size: int,
+    head_dim: int,
+    *,
+    itemsize: int,
+    arch: int,
+    tile_rows: int,
+    quantized: bool,
+    deterministic: bool,
+) -> tuple[tuple[Tile, bool], ...]:
+    """(tile, quantised) of every list that plans for nodes of up to `tile_rows` rows can have."""
+    shape = _Shape(group_size, 1, head_dim, None, deterministic, 1, itemsize, arch, tile_rows)
+    small, large = shape.tiles(tile_rows, cold=quantized)
+    heights = dict.fromkeys((small.block_m, large.block_m))
+    kinds = (False, True) if quantized else (False,)
+    return tuple((shape.tile(height, quantized=kind), kind) for kind in kinds for height in heights)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """One kind of layer and what it runs on."""
+
+    group: int
+    heads: int
+    dim: int
+    window: int | None
+    deterministic: bool
+    num_sms: int
+    itemsize: int
+    arch: int
+    tile_rows: int
+
+    def tile(self, packed_rows: int, *, quantized: bool = False) -> Tile:
+        return pick_tile(
+            packed_rows,
+            self.dim,
+            self.group,
+            itemsize=self.itemsize,
+            quantized=quantized,
+            arch=self.arch,
+        )
+
+    def tiles(self, num_rows: int, *, cold: bool) -> tuple[Tile, Tile]:
+        """The small tile, and the one for the node with the most rows."""
+        if self.deterministic:  # one shape, so that company cannot change the arithmetic
+            return self.tile(1), self.tile(1)
+        most = max(num_rows, self.tile_rows) * self.group
+        return self.tile(1), self.tile(max(most, SMALL_M + 1), quantized=cold)
 
 
 class _Cutter:
-    def __init__(
-        self,
-        topology: Topology,
-        group_size: int,
-        num_kv_heads: int,
-        head_dim: int,
-        window: int | None,
-        deterministic: bool,
-        num_sms: int,
-    ) -> None:
+    def __init__(self, topology: Topology, shape: _Shape, quantized: bool) -> None:
         self.topology = topology
-        self.group = group_size
-        self.heads = num_kv_heads
-        self.dim = head_dim
-        self.window = window
-        self.deterministic = deterministic
-        self.num_sms = num_sms
+        self.shape = shape
+        self.quantized = quantized
+        self.group = shape.group
+        self.window = shape.window
+        self.deterministic = shape.deterministic
         self.extended = self._extended()
         tree = np.where(self.extended, 0, topology.num_queries)
         self.offset = np.concatenate([[0], np.cumsum(tree)])  # tree rows by rank
@@ -107,8 +167,9 @@ class _Cutter:
         nodes = np.flatnonzero(live)
         first_row = self.offset[topology.node_first[nodes]]
         num_rows = self.offset[topology.node_last[nodes]] - first_row
-        tiles = self._tiles(num_rows)
-        small = num_rows * self.group <= SMALL_M
+        cold = self.quantized or bool(topology.node_quantized.any())
+        tiles = self.shape.tiles(int(num_rows.max(initial=1)), cold=cold)
+        small = (num_rows * self.group <= SMALL_M) | (tiles[0] == tiles[1])
         per_block = np.where(small, tiles[0].rows(self.group), tiles[1].rows(self.group))
         blocks = -(-num_rows // per_block)
         length, start = topology.node_length[nodes], topology.node_start[nodes]
@@ -135,14 +196,6 @@ class _Cutter:
         units[:, 6] = self._bases(units)
         return self._assemble(units, small[node], topology.node_quantized[nodes][node], tiles)
 
-    def _tiles(self, num_rows: NDArray[np.int64]) -> tuple[Tile, Tile]:
-        most = int(num_rows.max(initial=1)) * self.group
-        if self.deterministic:  # one shape, so that company cannot change the arithmetic
-            tile = pick_tile(1, self.dim, self.group)
-            return tile, tile
-        large = pick_tile(max(most, SMALL_M + 1), self.dim, self.group)
-        return pick_tile(1, self.dim, self.group), large
-
     def _chunk_length(
         self,
         length: NDArray[np.int64],
@@ -154,7 +207,7 @@ class _Cutter:
         """Keys a unit: about four units an SM, and enough to pay for a partial."""
         if self.deterministic:
             return np.full_like(length, GRID)
-        even = int((length * blocks).sum()) * self.heads // (4 * self.num_sms)
+        even = int((length * blocks).sum()) * self.shape.heads // (4 * self.shape.num_sms)
         block_m = np.where(small, tiles[0].block_m, tiles[1].block_m)
         least = np.maximum(256, 8 * np.minimum(num_rows * self.group, block_m))
         chunk = np.clip(even, least, 4096)
@@ -267,7 +320,8 @@ class _Cutter:
                 mine = mine[np.argsort(-units[mine, 1], kind="stable")]
                 place[mine] = begin + np.arange(len(mine))
                 begin += len(mine)
-                lists.append(UnitList(tile, quant, _int32(units[mine])))
+                own = self.shape.tile(tile.block_m, quantized=quant)
+                lists.append(UnitList(own, quant, _int32(units[mine])))
         return tuple(lists), place[tail]
 
     def _extend(self, slots: NDArray[np.int32]) -> tuple[NDArray[np.int32], UnitList | None]:
@@ -277,7 +331,7 @@ class _Cutter:
             return slots, None
         topology = self.topology
         most = int(topology.num_queries[ranks].max()) * self.group
-        tile = pick_tile(64 if self.deterministic else most, self.dim, self.group)
+        tile = self.shape.tile(EXTEND_ROWS if self.deterministic else most)
         per_block = tile.rows(self.group)
         parts, units, end, row = [slots], [], len(slots), self.num_tree_rows
         for rank in ranks:
