@@ -1,0 +1,60 @@
+"""The tensors: copying, sizes, and probes that find bad numbers by node."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from radixlang.errors import ParameterError
+from radixlang.runtime.kv_cache import KVCache
+from radixlang.runtime.pool import PagePool
+from radixlang.runtime.probes import find_wild_nodes
+from radixlang.runtime.radix import RadixTree
+
+
+def slots(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int32)
+
+
+def test_bytes_a_token_are_those_of_the_tensors() -> None:
+    cache = KVCache(10, 3, 2, 8, dtype=torch.bfloat16, num_cold_slots=5)
+    exact = sum(t.nbytes for layer in (cache[i] for i in range(3)) for t in (layer.k, layer.v))
+    assert cache.bytes_per_token * 10 == exact
+    cold = [
+        plane.nbytes
+        for layer in (cache[i] for i in range(3))
+        for plane in (layer.k_int8, layer.v_int8, layer.k_scale, layer.v_scale)
+        if plane is not None
+    ]
+    assert cache.cold_bytes_per_token * 5 == sum(cold)
+
+
+def test_moves_may_overlap() -> None:
+    cache = KVCache(6, 2, 1, 2)
+    cache.write(slots(0, 1, 2), torch.arange(24.0).view(2, 2, 3, 1, 2))
+    before = cache.read(slots(0, 1, 2))
+    cache.move(slots(0, 1, 2), slots(1, 2, 3))
+    assert torch.equal(cache.read(slots(1, 2, 3)), before)
+    cache.move(slots(3, 1, 2), slots(1, 2, 3))
+    assert torch.equal(cache.read(slots(2, 3, 1)), before)
+
+
+def test_numbers_of_another_shape_are_refused() -> None:
+    cache = KVCache(6, 2, 1, 2)
+    with pytest.raises(
+        ParameterError, match=r"shape \(1, 2, 2, 1, 2\), expected \(2, 2, 2, 1, 2\)"
+    ):
+        cache.write(slots(0, 1), torch.zeros(1, 2, 2, 1, 2))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1e5])
+def test_probes_name_the_node_the_layer_and_the_tensor(bad: float) -> None:
+    tree, cache = RadixTree(PagePool(8)), KVCache(8, 2, 1, 2)
+    fine = tree.insert(tree.root(""), [1, 2], tree.pool.alloc(2)).node
+    wild = tree.insert(fine, [3, 4], tree.pool.alloc(2)).node
+    assert find_wild_nodes(tree, cache) == []
+    cache[1].v[int(wild.slots[1])] = bad
+    (found,) = find_wild_nodes(tree, cache)
+    assert (found.node, found.layer, found.tensor) == (wild, 1, "v")
+    assert str(found).startswith("node of tokens 2 to 4: |v| = ")
