@@ -100,7 +100,8 @@ class ChatTemplate:
         if len(bare) < len(before) + len(between) + len(rest):
             return None
         bos = str(self._variables.get("bos_token") or "")
-        start = len(bos) if bos and bare.startswith(bos) else 0
+        # In ChatML models the "BOS" is the marker that begins every turn, this block's too.
+        start = len(bos) if bare.startswith(bos) and not header.startswith(bos) else 0
         return bare[:start], bare[start : len(bare) - len(rest)]
 
     def _user_header(self) -> str | None:

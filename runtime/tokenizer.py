@@ -215,6 +215,11 @@ class TextStream:
         """Text that became final with these tokens."""
         return self._decoder.decode(self._tokenizer.decode_bytes(token_ids))
 
+    @property
+    def is_inside_character(self) -> bool:
+        """True while bytes of an unfinished character are held back."""
+        return bool(self._decoder.getstate()[0])
+
     def finish(self) -> str:
         """What was held back, an unfinished character as U+FFFD; the stream starts anew."""
         rest = self._decoder.decode(b"", final=True)

@@ -112,7 +112,7 @@ class Assembler:
         tensor = self._source.take(name)
         if tuple(tensor.shape) != shape:
             raise ModelFormatError(
-                f"{self.config.name}: tensor {name!r} has shape {tuple(tensor.shape)}, the "
+                f"{self._source.origin}: tensor {name!r} has shape {tuple(tensor.shape)}, the "
                 f"configuration asks for {shape}; weights and configuration belong to "
                 "different models"
             )

@@ -87,6 +87,19 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()
     dtype: str = "float32"
 
+    def __post_init__(self) -> None:
+        turned = [rope.rotary_dim for rope in self.ropes]
+        problems = {
+            f"{self.num_heads} query heads do not divide among {self.num_kv_heads} key heads":
+                self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads,
+            f"rotary dimensions {turned} are not even numbers up to the head's {self.head_dim}":
+                any(dim % 2 or not 0 < dim <= self.head_dim for dim in turned),
+            f"context length {self.context_length} is not positive": self.context_length < 1,
+        }  # fmt: skip
+        for problem, found in problems.items():
+            if found:
+                raise ModelFormatError(f"{self.name}: {problem}; the configuration is corrupt")
+
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of keys and values one token takes over all layers, in `dtype`."""

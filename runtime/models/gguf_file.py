@@ -95,7 +95,8 @@ class GgufFile:
         room = len(self._view) // 8
         if num_tensors > room or num_keys > room:
             self._fail(
-                f"it claims {num_tensors} tensors and {num_keys} keys, more than it can hold"
+                f"it claims {num_tensors} tensors and {num_keys} keys, more than it can hold: it "
+                "is truncated or corrupt. Download it again"
             )
         return num_tensors, num_keys
 

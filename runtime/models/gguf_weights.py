@@ -39,6 +39,7 @@ class GgufWeights:
 
     def __init__(self, file: GgufFile) -> None:
         self._file = file
+        self.origin = str(file.path)
         # llama.cpp rotates neighbouring dimensions in the llama family and halves in the others.
         self.pairs_side_by_side = file.metadata.get("general.architecture") == "llama"
         self._fused_gate = "blk.0.ffn_gate.weight" not in file.tensors

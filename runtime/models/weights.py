@@ -25,10 +25,12 @@ LAYER_PARTS = ("attn_norm", "attn_post_norm", "mlp_norm", "mlp_post_norm", "q_no
 class WeightSource(Protocol):
     """Weights by our names, on the CPU, as stored or dequantised to float32.
 
+    `origin`: the file or folder, for messages.
     `pairs_side_by_side`: rows of q and k are already in the order that `rotary.rotate` wants.
     `norm_offset_folded`: norm gains are stored as the factor itself, whatever the family.
     """
 
+    origin: str
     pairs_side_by_side: bool
     norm_offset_folded: bool
 
@@ -84,9 +86,9 @@ class StateDictWeights:
     pairs_side_by_side = False
     norm_offset_folded = False
 
-    def __init__(self, tensors: Mapping[str, Any], source: str, *, post_norms: bool) -> None:
+    def __init__(self, tensors: Mapping[str, Any], origin: str, *, post_norms: bool) -> None:
         self._tensors = tensors
-        self._source = source
+        self.origin = origin
         self._post_norms = post_norms
         self._prefixes = _prefixes(tensors)
 
@@ -99,7 +101,7 @@ class StateDictWeights:
         if found is None:
             wanted = transformers_name(name, post_norms=self._post_norms)
             raise ModelFormatError(
-                f"{self._source}: tensor {wanted!r} is missing; the checkpoint is incomplete or "
+                f"{self.origin}: tensor {wanted!r} is missing; the checkpoint is incomplete or "
                 "its config.json describes another model. Download it again"
             )
         tensor: torch.Tensor = self._tensors[found]
@@ -159,7 +161,7 @@ def _shards(folder: Path) -> list[Path]:
     if index.is_file():
         try:
             names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise ModelFormatError(
                 f"{index}: not a readable index of shards ({error!r})"
             ) from error

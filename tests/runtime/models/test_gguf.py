@@ -1,0 +1,328 @@
+"""GGUF: written by the gguf package, read by us, compared with transformers; then broken."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from radixlang.errors import ModelFormatError
+from radixlang.runtime.models.gguf_config import gguf_config
+from radixlang.runtime.models.gguf_file import BLOCK_TYPES, GgufFile
+from radixlang.runtime.models.gguf_weights import GgufWeights, dequantize
+from radixlang.runtime.models.loader import load_model
+
+SHAPE = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+}
+LONG = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0]}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "rope_theta": 500.0,
+}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", {"tie_word_embeddings": True}),
+    "llama-3-rope-tensor": ("LlamaConfig", {"rope_parameters": LLAMA3}),
+    "qwen2": ("Qwen2Config", {}),
+    "qwen3": ("Qwen3Config", {"head_dim": 16}),
+    "gemma2": ("Gemma2Config", {"head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 16}),
+    "gemma3": (
+        "Gemma3TextConfig",
+        {"head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 16},
+    ),
+    "phi3": ("Phi3Config", {"pad_token_id": 0}),
+    "phi3-longrope": (
+        "Phi3Config",
+        {
+            "pad_token_id": 0,
+            "original_max_position_embeddings": 64,
+            "rope_parameters": LONG
+            | {
+                "rope_type": "longrope",
+                "rope_theta": 1e4,
+                "original_max_position_embeddings": 64,
+            },
+        },
+    ),
+}
+ARCHITECTURES = {"gemma3_text": "gemma3"}
+
+
+def random_model(kind: str, options: dict[str, Any]) -> Any:
+    torch.manual_seed(5)
+    config = getattr(transformers, kind)(**SHAPE | options)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.normal_(0, 0.3 if weight.ndim > 1 else 0.2)
+            if "norm" in name and not kind.startswith("Gemma"):
+                weight.add_(1)
+    return model.eval()
+
+
+def write_gguf(
+    path: Path, model: Any, *, skip: str = "", extra: dict[str, Any] | None = None
+) -> None:
+    """Write a transformers model as llama.cpp's converter would, with a byte vocabulary."""
+    config = model.config
+    arch = ARCHITECTURES.get(config.model_type, config.model_type)
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_key_length(head_dim)
+    add_rope(writer, config, head_dim)
+    if arch.startswith("gemma"):
+        writer.add_sliding_window(config.sliding_window)
+    add_vocabulary(writer, config.vocab_size)
+    for key, value in (extra or {}).items():
+        writer.add_uint32(key, value)
+    for name, tensor in converted(model, arch).items():
+        if not (skip and name.startswith(skip)):
+            writer.add_tensor(name, tensor.numpy().copy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def add_rope(writer: Any, config: Any, head_dim: int) -> None:
+    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_rope_dimension_count(head_dim)
+    if rope["rope_type"] == "longrope":
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        for name in ("long", "short"):
+            factors = np.array(rope[f"{name}_factor"], np.float32)
+            writer.add_tensor(f"rope_factors_{name}.weight", factors)
+    if rope["rope_type"] == "llama3":
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
+        plain = rope["rope_theta"] ** -(torch.arange(0, head_dim, 2) / head_dim)
+        writer.add_tensor("rope_freqs.weight", (plain / scaled).numpy())
+
+
+def add_vocabulary(writer: Any, vocab_size: int) -> None:
+    from radixlang.runtime.models.gguf_tokenizer import byte_alphabet
+
+    tokens = ["<eos>", "th", *byte_alphabet()[32:]][:vocab_size]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3] + [1] * (len(tokens) - 1))
+    writer.add_token_merges(["t h"])
+    writer.add_eos_token_id(0)
+    writer.add_bos_token_id(0)
+
+
+def converted(model: Any, arch: str) -> dict[str, torch.Tensor]:
+    """Tensors under GGUF names, in llama.cpp's layout."""
+    config = model.config
+    names = gguf.get_tensor_name_map(
+        next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch), config.num_hidden_layers
+    )
+    out = {}
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        stem, kind = name.rsplit(".", 1)
+        stored = tensor.clone().float()
+        if arch == "llama" and (match := re.search(r"\.([qk])_proj", name)):
+            heads = config.num_attention_heads if match[1] == "q" else config.num_key_value_heads
+            halves = stored.view(heads, 2, -1, *stored.shape[1:])
+            stored = halves.transpose(1, 2).reshape(stored.shape)
+        if arch.startswith("gemma") and "norm" in name:
+            stored = stored + 1
+        out[f"{names.get_name(stem)}.{kind}"] = stored.contiguous()
+    return out
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_equal_transformers(case: str, tmp_path: Path, forest: Callable[..., Any]) -> None:
+    theirs = random_model(*CASES[case])
+    write_gguf(tmp_path / "tiny.gguf", theirs)
+    loaded = load_model(tmp_path / "tiny.gguf", quantization=None)
+    ids = torch.randint(0, 97, (2, 24))
+    ids[:, :14] = ids[0, :14]
+    with torch.no_grad():
+        expected = theirs(ids, use_cache=False).logits
+    found = forest(loaded.config).shared_prefix_logits(loaded.model, ids, 14)
+    torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-4)
+    assert loaded.eos_token_ids == (0,)
+
+
+@pytest.mark.parametrize("type_id", BLOCK_TYPES, ids=[b[0] for b in BLOCK_TYPES.values()])
+def test_dequantises_like_the_gguf_package(type_id: int) -> None:
+    name, elements, num_bytes = BLOCK_TYPES[type_id]
+    rng = np.random.default_rng(type_id)
+    count = 8 * 256 // elements
+    raw = rng.integers(0, 256, (count, num_bytes), dtype=np.uint8)
+    if name == "F32":
+        raw = rng.standard_normal((count, 1), np.float32).view(np.uint8)
+    elif num_bytes > 4:  # scales are fp16 somewhere in the block: keep all halves finite
+        raw.view(np.uint8)[:] &= 0xBB
+    with np.errstate(all="ignore"):
+        expected = gguf.dequantize(raw.reshape(8, -1), gguf.GGMLQuantizationType(type_id))
+        found = dequantize(raw.reshape(-1).copy(), type_id).numpy()
+    np.testing.assert_array_equal(found, expected.reshape(-1).astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    write_gguf(path, random_model("LlamaConfig", {}))
+    return path
+
+
+def marks(path: Path) -> dict[str, int]:
+    """Sizes that end a file inside its header, metadata, tensor table and data."""
+    file = GgufFile(path)
+    first = min(info.offset for info in file.tensors.values())
+    return {
+        "magic": 3, "header": 17, "first-key": 40, "vocabulary": first // 3,
+        "table": first - 200, "before-data": first, "data": path.stat().st_size - 100,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "place", ["magic", "header", "first-key", "vocabulary", "table", "before-data", "data"]
+)
+def test_truncated_file_says_where(place: str, tiny: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(tiny.read_bytes()[: marks(tiny)[place]])
+    with pytest.raises(ModelFormatError, match=r"broken\.gguf, byte .*Download it again"):
+        load_model(broken)
+
+
+@settings(max_examples=40, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(data=st.data())
+def test_corrupt_header_is_a_format_error_or_another_valid_file(
+    data: st.DataObject, tiny: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    content = bytearray(tiny.read_bytes())
+    first = min(info.offset for info in GgufFile(tiny).tensors.values())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, first - 1))] = data.draw(st.integers(0, 255))
+    broken = tmp_path_factory.mktemp("corrupt") / "broken.gguf"
+    broken.write_bytes(content)
+    try:
+        loaded = load_model(broken)
+    except ModelFormatError as error:
+        assert "broken" in str(error) or "vocabulary" in str(error)  # noqa: PT017
+    else:
+        assert loaded.config.num_layers >= 1
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "the file is empty"),
+        (b"PK\x03\x04" + b"\0" * 64, "this is not a GGUF file"),
+        (b"GGUF\x01\0\0\0" + b"\0" * 64, "version 0x1 is not 2 or 3"),
+        (b"GGUF\x03\0\0\0" + b"\xff" * 64, "more than it can hold"),
+    ],
+    ids=["empty", "zip", "version-1", "absurd-counts"],
+)
+def test_not_a_gguf_file(content: bytes, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    with pytest.raises(ModelFormatError, match=problem):
+        GgufFile(path)
+
+
+def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ModelFormatError, match="cannot be read"):
+        GgufFile(tmp_path)
+
+
+def edited(path: Path, old: bytes, new: bytes, target: Path) -> Path:
+    assert len(old) == len(new)
+    content = path.read_bytes()
+    assert content.count(old) >= 1
+    target.write_bytes(content.replace(old, new))
+    return target
+
+
+def test_unsupported_architecture(tiny: Path, tmp_path: Path) -> None:
+    path = edited(tiny, b"llama", b"falcn", tmp_path / "falcon.gguf")
+    with pytest.raises(ModelFormatError, match=r"architecture 'falcn'.*supported: llama.*folder"):
+        load_model(path)
+
+
+def test_unsupported_block_type(tiny: Path, tmp_path: Path) -> None:
+    content = bytearray(tiny.read_bytes())
+    name = b"blk.0.attn_q.weight"
+    at = content.index(name) + len(name) + 4 + 16  # dimension count, two dimensions
+    content[at : at + 4] = (99).to_bytes(4, "little")
+    path = tmp_path / "odd.gguf"
+    path.write_bytes(content)
+    with pytest.raises(ModelFormatError, match=r"'blk.0.attn_q.weight' has block type 99.*Q4_K"):
+        load_model(path)
+
+
+@pytest.mark.parametrize(
+    "name", ["token_embd.weight", "blk.3.ffn_down.weight", "output_norm.weight"]
+)
+def test_missing_tensor_is_named(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "incomplete.gguf"
+    write_gguf(path, random_model("LlamaConfig", {}), skip=name)
+    with pytest.raises(ModelFormatError, match=rf"incomplete\.gguf: tensor '{name}' is missing"):
+        load_model(path)
+
+
+def test_tensor_of_another_shape_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "odd.gguf"
+    model = random_model("LlamaConfig", {})
+    model.config.intermediate_size = 60
+    write_gguf(path, model)
+    with pytest.raises(ModelFormatError, match=r"'layers.\d.\w+.weight' has shape \(\d+, \d+\)"):
+        load_model(path)
+
+
+def test_missing_metadata_key_is_named(tiny: Path, tmp_path: Path) -> None:
+    path = edited(tiny, b"llama.block_count", b"llama.block_cuont", tmp_path / "k.gguf")
+    with pytest.raises(ModelFormatError, match=r"k\.gguf: metadata key 'llama.block_count'"):
+        load_model(path)
+
+
+def test_experts_are_refused(tmp_path: Path, tiny: Path) -> None:
+    path = edited(tiny, b"blk.0.ffn_gate.weight", b"blk.0.ffn_gatX.weight", tmp_path / "m.gguf")
+    content = path.read_bytes().replace(b"blk.5.ffn_down.weight", b"blk.0.ffn_gate_inp.wt")
+    path.write_bytes(content)
+    file = GgufFile(path)
+    file.tensors["blk.0.ffn_gate_inp.weight"] = file.tensors["blk.0.ffn_gate_inp.wt"]
+    with pytest.raises(ModelFormatError, match="mixture of experts"):
+        gguf_config(file, dtype="float32")
+
+
+def test_source_knows_what_it_holds(tiny: Path) -> None:
+    source = GgufWeights(GgufFile(tiny))
+    assert "layers.0.gate.weight" in source
+    assert "layers.0.gate_up.weight" not in source
+    assert "layers.9.gate.weight" not in source
+    assert source.take("norm.weight").dtype == torch.float32
