@@ -55,6 +55,12 @@ def _check_branches(batch: TreeBatch, length: NDArray[np.int64]) -> None:
         np.bincount(above, minlength=len(length))[leaf] > 0,
         "the tail of branch {} has children; the tail must be a leaf",
     )
+    if batch.segment_quantized is not None:
+        _refuse(
+            batch.segment_quantized[leaf],
+            "the tail of branch {} is quantised; new tokens are written exactly, so quantise "
+            "segments above the tail only",
+        )
     _refuse(
         (queries < 1) | (queries > length[leaf]),
         "branch {} has no new token in its tail; write the new tokens' slots at the tail's end",
