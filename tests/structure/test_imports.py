@@ -61,7 +61,7 @@ def test_language_imports_no_model_library(path: Path) -> None:
 
 
 # the doors through which the engine is loaded; constraints.py opens it for `match` alone
-RUNTIME_DOORS = {"default_runtime.py", "__init__.py", "constraints.py"}
+RUNTIME_DOORS = {"default_runtime.py", "__init__.py", "constraints.py", "door.py"}
 
 
 @pytest.mark.parametrize("folder", ["radixlang", "runtime", "kernels", "examples", "tests"])

@@ -1,0 +1,5 @@
+"""`python -m radixlang` is the command `radixlang`."""
+
+from radixlang.cli.main import main
+
+raise SystemExit(main())

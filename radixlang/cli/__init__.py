@@ -1,0 +1,1 @@
+"""The command line: `radixlang run | explain | tree | bench | doctor | prefix`."""

@@ -1,0 +1,118 @@
+"""`radixlang bench`: three figures of this machine, with the counts that explain them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from radixlang.cli.door import opened_runtime
+from radixlang.errors import ParameterError
+from radixlang.params import SamplingParams
+from radixlang.report import bytes_text, savings
+
+_WORDS = "The river runs past the old mill and the garden where the children read. "
+
+
+def run(args: argparse.Namespace) -> int:
+    """Always 0; sizes that cannot be served raise."""
+    for name in ("shared", "branches", "private", "tokens"):
+        if getattr(args, name) < 1:
+            raise ParameterError(f"--{name} must be at least 1, got {getattr(args, name)}")
+    with opened_runtime(args, seed=0) as runtime:
+        _warm_up(runtime)
+        figures = {
+            "model": runtime.model_name,
+            "prefill": _prefill(runtime, args.shared),
+            "stream": _stream(runtime, args.shared, args.tokens),
+            "fork": _fork(runtime, args),
+        }
+    print(json.dumps(figures, indent=2) if args.json else _table(figures, args))
+    return 0
+
+
+def _greedy(num_tokens: int) -> SamplingParams:
+    return SamplingParams(max_tokens=num_tokens, temperature=0, ignore_eos=True)
+
+
+def _token_ids(runtime: Any, num_tokens: int, salt: int = 0) -> list[int]:
+    ids: Sequence[int] = runtime.encode(f"{salt}. " + _WORDS * (num_tokens // 10 + 1))
+    return list(ids[:num_tokens])
+
+
+def _warm_up(runtime: Any) -> None:
+    branch = runtime.new_branch()
+    branch.extend(_token_ids(runtime, 16, salt=9))
+    branch.generate(_greedy(2)).result()
+    branch.release()
+
+
+def _clean(runtime: Any) -> None:
+    runtime.flush_cache()
+    runtime.reset_stats()
+
+
+def _prefill(runtime: Any, num_tokens: int) -> dict[str, float]:
+    _clean(runtime)
+    branch = runtime.new_branch()
+    branch.extend(_token_ids(runtime, num_tokens))
+    start = time.perf_counter()
+    branch.generate(_greedy(1)).result()
+    seconds = time.perf_counter() - start
+    branch.release()
+    return {"num_tokens": num_tokens, "seconds": seconds, "tokens_a_second": num_tokens / seconds}
+
+
+def _stream(runtime: Any, num_prompt: int, num_tokens: int) -> dict[str, float]:
+    """Decoding alone: the prompt is in the cache when the clock starts."""
+    branch = runtime.new_branch()
+    branch.extend(_token_ids(runtime, num_prompt))
+    branch.generate(_greedy(1)).result()
+    start = time.perf_counter()
+    branch.generate(_greedy(num_tokens)).result()
+    seconds = time.perf_counter() - start
+    branch.release()
+    return {"num_tokens": num_tokens, "seconds": seconds, "tokens_a_second": num_tokens / seconds}
+
+
+def _fork(runtime: Any, args: argparse.Namespace) -> dict[str, float]:
+    """All of it: shared prefix, branches' own prompts, and decoding."""
+    _clean(runtime)
+    start = time.perf_counter()
+    root = runtime.new_branch()
+    root.extend(_token_ids(runtime, args.shared))
+    branches = root.fork(args.branches)
+    answers = []
+    for index, branch in enumerate(branches):
+        branch.extend(_token_ids(runtime, args.private, salt=index))
+        answers.append(branch.generate(_greedy(args.tokens)))
+    for answer in answers:
+        answer.result()
+    seconds = time.perf_counter() - start
+    found = savings(runtime)
+    for branch in (root, *branches):
+        branch.release()
+    return {
+        "seconds": seconds,
+        "generated_tokens_a_second": args.branches * args.tokens / seconds,
+        **found.to_json(),
+    }
+
+
+def _table(figures: dict[str, Any], args: argparse.Namespace) -> str:
+    prefill, stream, fork = figures["prefill"], figures["stream"], figures["fork"]
+    return "\n".join([
+        f"model    {figures['model']}",
+        f"prefill  {prefill['num_tokens']:,} tokens in {prefill['seconds']:.2f} s: "
+        f"{prefill['tokens_a_second']:,.0f} tokens a second",
+        f"stream   {stream['num_tokens']:,} tokens in {stream['seconds']:.2f} s: "
+        f"{stream['tokens_a_second']:,.1f} tokens a second",
+        f"fork     {args.branches} branches on {args.shared:,} shared tokens, "
+        f"{args.private} + {args.tokens} tokens each, in {fork['seconds']:.2f} s: "
+        f"{fork['generated_tokens_a_second']:,.1f} generated tokens a second",
+        f"         {fork['num_prompt_tokens']:,} prompt tokens, {fork['num_computed_tokens']:,} "
+        f"computed; KV {bytes_text(fork['kv_bytes'])}, unshared "
+        f"{bytes_text(fork['kv_bytes_unshared'])}",
+    ])  # fmt: skip

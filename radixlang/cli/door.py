@@ -1,0 +1,68 @@
+"""The one file of the command line that opens the runtime, at the last moment."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def opened_runtime(args: argparse.Namespace, **options: Any) -> Iterator[Any]:
+    """The runtime that --model, --device and --context ask for; closed at the end."""
+    runtime = _fake() if args.model == "fake" else _runtime(args, options)
+    try:
+        yield runtime
+    finally:
+        runtime.close()
+
+
+def _fake() -> Any:
+    from radixlang.testing import FakeBackend
+
+    return FakeBackend()
+
+
+def _runtime(args: argparse.Namespace, options: dict[str, Any]) -> Any:
+    _say("loading the model …")
+    from radixlang.runtime.engine import Runtime
+
+    if args.context is not None:
+        options["context_length"] = args.context
+    runtime = Runtime(args.model, device=args.device or "auto", **options)
+    _say("")
+    return runtime
+
+
+def _say(text: str) -> None:
+    """A passing line on a terminal; nothing elsewhere."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def load_tokenizer(name: str | None) -> Any:
+    """A model's tokenizer; its weights stay untouched."""
+    from radixlang.runtime.models.gguf_file import GgufFile
+    from radixlang.runtime.models.loader import load_folder_tokenizer, load_gguf_tokenizer
+    from radixlang.runtime.models.locate import locate
+
+    path = locate(name)
+    return load_folder_tokenizer(path) if path.is_dir() else load_gguf_tokenizer(GgufFile(path))
+
+
+def find_model(name: str | None) -> str:
+    """Where a model lies; torch stays unloaded."""
+    from radixlang.runtime.models.locate import locate
+
+    return str(locate(name))
+
+
+def diagnose(name: str | None) -> Iterator[Any]:
+    """What the engine finds of device, kernels and model, as it finds it."""
+    from radixlang.runtime import diagnosis
+
+    yield from diagnosis.devices()
+    yield diagnosis.kernels()
+    yield from diagnosis.model(name)

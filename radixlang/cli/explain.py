@@ -1,0 +1,47 @@
+"""`radixlang explain`: what a run will take, without a model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from radixlang.cli.door import load_tokenizer
+from radixlang.cli.programs import load_program, settings
+
+_FIGURES = ("program", "num_generations", "num_prompt_tokens", "num_shared_tokens",
+            "num_unique_tokens", "num_generated_tokens", "peak_kv_tokens", "unshared_kv_tokens",
+            "prefill_saved", "is_exact")  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Always 0; an argument that is missing raises."""
+    program = load_program(args.file)
+    arguments = settings(args.settings, program)
+    tokenizer = None
+    if args.tokenizer is not None:
+        tokenizer = load_tokenizer(None if args.tokenizer == "default" else args.tokenizer)
+    found = program.explain(tokenizer, **arguments)
+    if args.svg:
+        Path(args.svg).write_text(found.graph.to_svg(), encoding="utf-8")
+    if args.json:
+        print(json.dumps(_as_json(found), ensure_ascii=False, indent=2))
+        return 0
+    if args.graph:
+        print(found.graph.show(), end="\n\n")
+    print(found)
+    return 0
+
+
+def _as_json(found: Any) -> dict[str, Any]:
+    boundary = found.boundary
+    return {
+        **{name: getattr(found, name) for name in _FIGURES},
+        "stops_at": None if boundary is None else str(boundary.location),
+        "edges": [
+            {"branch": list(edge.branch), "kind": edge.kind, "label": edge.label,
+             "num_tokens": edge.num_tokens, "num_readers": edge.num_readers}
+            for edge in found.edges
+        ],
+    }  # fmt: skip

@@ -1,0 +1,88 @@
+"""Parses arguments, hands them to a command, and turns its outcome into an exit code.
+
+0: done. 1: the program, or a row of it, failed. 2: wrong usage. 3: no model, or it cannot be
+loaded. 130: interrupted. Errors go to stderr; with --json they are also the JSON on stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from radixlang.errors import ModelError, ParameterError, ProgramError, RadixlangError
+
+DONE, FAILED, USAGE, NO_MODEL, INTERRUPTED = 0, 1, 2, 3, 130
+COMMANDS = ("run", "explain", "tree", "bench", "doctor", "prefix")
+_DESCRIPTION = "Prompt programs that fork, on a runtime that never computes a prefix twice."
+_EPILOG = """\
+a first try:
+  radixlang doctor                              is everything there?
+  radixlang explain program.radix               what a run will cost, without a model
+  radixlang run program.py --set name=value     run it, print its variables
+  radixlang run program.py --rows in.jsonl --out out.jsonl
+
+exit codes: 0 done, 1 the program or a row failed, 2 wrong usage, 3 no model, 130 interrupted
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command's exit code."""
+    args = build_parser().parse_args(argv)
+    try:
+        code: int = importlib.import_module(f"radixlang.cli.{args.command}").run(args)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        print("radixlang: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader has enough; python must not complain at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except RadixlangError as error:
+        return _report(error, as_json=args.json)
+    except OSError as error:  # a file to write to: everything read is checked where it is read
+        return _report(ParameterError(f"{error.filename or args.command}: {error.strerror}"),
+                       as_json=args.json)  # fmt: skip
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands; it loads none of what they need."""
+    parser = argparse.ArgumentParser(
+        prog="radixlang", description=_DESCRIPTION, epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--version", action="version", version=f"radixlang {version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    from radixlang.cli import options
+
+    for name in COMMANDS:
+        getattr(options, f"add_{name}")(commands)
+    return parser
+
+
+def version() -> str:
+    """The installed version, or "unknown" in a bare checkout."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("radixlang")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _report(error: RadixlangError, *, as_json: bool) -> int:
+    print(f"radixlang: {error}", file=sys.stderr)
+    if as_json:
+        found: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+        if isinstance(error, ProgramError):
+            found |= {"location": error.location, "branch": list(error.branch),
+                      "prompt_tail": error.prompt_tail}  # fmt: skip
+        print(json.dumps({"error": found}, ensure_ascii=False))
+    if isinstance(error, ModelError):
+        return NO_MODEL
+    return USAGE if isinstance(error, ParameterError) else FAILED

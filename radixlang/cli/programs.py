@@ -1,0 +1,144 @@
+"""From FILE and --set to a program and its arguments."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from radixlang.errors import ParameterError, ProgramError, RadixlangError
+from radixlang.program import Program
+from radixlang.state import State
+
+_MODULE = "radixlang_program_"  # never __main__: what a file does as a script is not run
+
+
+def load_program(target: str) -> Program:
+    """The program of `FILE` or `FILE:NAME`.
+
+    Raises:
+        ParameterError: no such file, none or several programs in it, or the file cannot run.
+    """
+    path, name = _split(target)
+    if path.suffix == ".radix":
+        from radixlang.templates import load_template
+
+        template: Program = load_template(path)
+        return template
+    if path.suffix != ".py":
+        raise ParameterError(f"{path}: a program is a .py or a .radix file")
+    return _pick(path, _programs_in(_imported(path)), name)
+
+
+def _split(target: str) -> tuple[Path, str | None]:
+    path, separator, name = target.rpartition(":")
+    if separator and name.isidentifier() and Path(path).suffix in (".py", ".radix"):
+        found, wanted = Path(path), name
+    else:
+        found, wanted = Path(target), None
+    if not found.is_file():
+        raise ParameterError(f"{found}: no such file")
+    return found, wanted
+
+
+def _imported(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(_MODULE + path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None  # a .py file always has both
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses in the file look for it
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except RadixlangError:
+        raise
+    except Exception as error:
+        raise _as_program_error(error) from error
+    return module
+
+
+def _programs_in(module: ModuleType) -> dict[str, Program]:
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, Program) and value.function.__module__ == module.__name__
+    }
+
+
+def _pick(path: Path, programs: dict[str, Program], name: str | None) -> Program:
+    listed = ", ".join(programs) or "none"
+    if name is not None:
+        if name not in programs:
+            raise ParameterError(f"{path} has no program {name!r}; it has: {listed}")
+        return programs[name]
+    if not programs:
+        raise ParameterError(
+            f"{path} has no program; put @radixlang.function above a function whose first "
+            "parameter is its state"
+        )
+    if len(programs) > 1 and "main" not in programs:
+        raise ParameterError(f"{path} has several programs ({listed}); say which: {path}:NAME")
+    return programs.get("main") or next(iter(programs.values()))
+
+
+def settings(given: Sequence[str], program: Program) -> dict[str, Any]:
+    """Arguments of the program from NAME=VALUE: JSON where it is JSON, else text."""
+    found: dict[str, Any] = {}
+    for each in given:
+        name, separator, text = each.partition("=")
+        if not separator or not name:
+            raise ParameterError(f"--set takes NAME=VALUE, got {each!r}")
+        found[name] = _value(text, _annotation(program, name))
+    return found
+
+
+def _annotation(program: Program, name: str) -> str:
+    kind = getattr(program.function, "__annotations__", {}).get(name, "")
+    return kind if isinstance(kind, str) else getattr(kind, "__name__", "")
+
+
+def _value(text: str, annotation: str) -> Any:
+    if text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text(encoding="utf-8")
+        except OSError as error:
+            raise ParameterError(f"--set: cannot read {text[1:]}: {error.strerror}") from error
+    if annotation == "str":
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def run_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Options of a run that were given on the command line."""
+    named = {"seed": args.seed, "temperature": args.temperature, "max_tokens": args.max_tokens,
+             "timeout": args.timeout}  # fmt: skip
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def run_program(program: Program, runtime: Any, options: dict[str, Any]) -> State:
+    """Run once; an exception of the program's own Python becomes a ProgramError with its line."""
+    try:
+        return program.run(runtime=runtime, **options)
+    except RadixlangError:
+        raise
+    except Exception as error:
+        raise _as_program_error(error) from error
+
+
+def _as_program_error(error: Exception) -> ProgramError:
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = str(Path(__file__).resolve().parents[1])
+    place = next((f for f in reversed(frames) if not f.filename.startswith(ours)), frames[-1])
+    location = f"{place.filename}:{place.lineno}"
+    return ProgramError(f"{location}: {type(error).__name__}: {error}", location=location)

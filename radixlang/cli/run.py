@@ -1,0 +1,156 @@
+"""`radixlang run`: a program once, or for every row of a file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from radixlang.batch import Result
+from radixlang.cli.door import opened_runtime
+from radixlang.cli.programs import load_program, run_options, run_program, settings
+from radixlang.errors import ParameterError
+from radixlang.program import Program
+from radixlang.report import savings
+from radixlang.state import State
+from radixlang.types import to_json
+
+
+def run(args: argparse.Namespace) -> int:
+    """0, or 1 if a row failed; a failed single run raises its error."""
+    program = load_program(args.file)
+    bound = program.bind(**settings(args.settings, program))
+    if args.out and not args.rows:
+        raise ParameterError("--out goes with --rows; a single run prints to stdout")
+    rows = _read_rows(args.rows) if args.rows else None
+    with opened_runtime(args) as runtime:
+        for name in args.prefixes:
+            from radixlang.cli.prefix import load
+
+            load(runtime, name)
+        if rows is not None:
+            return _run_rows(args, bound, rows, runtime)
+        return _run_once(args, bound, runtime)
+
+
+def _run_once(args: argparse.Namespace, program: Program, runtime: Any) -> int:
+    state = run_program(program, runtime, run_options(args))
+    if args.html:
+        from radixlang.view import run_to_html
+
+        Path(args.html).write_text(run_to_html(state), encoding="utf-8")
+    if args.json:
+        print(json.dumps(_as_json(program, state, runtime), ensure_ascii=False, indent=2))
+    else:
+        _print_state(args, state)
+    if args.stats:
+        print(savings(runtime), file=sys.stderr)
+    return 0
+
+
+def _print_state(args: argparse.Namespace, state: State) -> None:
+    values = state.values()
+    if args.tree:
+        print(state.show(color=sys.stdout.isatty()))
+    if args.text or not values:
+        print(state.text())
+        return
+    width = max(map(len, values))
+    for name, value in values.items():
+        text = value if isinstance(value, str) else json.dumps(to_json(value), ensure_ascii=False)
+        first, *rest = text.strip().splitlines() or [""]
+        print(f"{name:<{width}}  {first}")
+        for line in rest:
+            print(f"{'':<{width}}  {line}")
+
+
+def _as_json(program: Program, state: State, runtime: Any) -> dict[str, Any]:
+    return {
+        "program": program.name,
+        "model": runtime.model_name,
+        "seed": state.seed,
+        "values": to_json(state.values()),
+        "text": state.text(),
+        "savings": savings(runtime).to_json(),
+    }
+
+
+# ---- rows
+
+
+def _run_rows(args: argparse.Namespace, program: Program, rows: list[Any], runtime: Any) -> int:
+    found = program.as_completed(rows, runtime=runtime, save_to=args.out, **run_options(args))
+    counts = {"rows": len(rows), "failed": 0, "resumed": 0}
+    for result in _in_order(_counted(found, counts), ordered=not args.out):
+        if not args.out:
+            print(json.dumps(_row(result), ensure_ascii=False))
+    if args.json and args.out:
+        print(json.dumps({**counts, "savings": savings(runtime).to_json()}))
+    _print_summary(args, counts, runtime)
+    return 1 if counts["failed"] else 0
+
+
+def _counted(results: Iterator[Result], counts: dict[str, int]) -> Iterator[Result]:
+    from tqdm import tqdm
+
+    for result in tqdm(results, total=counts["rows"], unit="row", disable=None):
+        counts["resumed"] += result.state is None and result.error is None
+        if result.error is not None:
+            counts["failed"] += 1
+            tqdm.write(f"row {result.index}: {result.error}", file=sys.stderr)
+        yield result
+
+
+def _in_order(results: Iterator[Result], *, ordered: bool) -> Iterator[Result]:
+    """Results by row index as early as that allows, or simply as they come."""
+    waiting: dict[int, Result] = {}
+    following = 0
+    for result in results:
+        if not ordered:
+            yield result
+            continue
+        waiting[result.index] = result
+        while following in waiting:
+            yield waiting.pop(following)
+            following += 1
+
+
+def _row(result: Result) -> dict[str, Any]:
+    error = None if result.error is None else str(result.error)
+    return {"index": result.index, "values": to_json(dict(result.values)), "error": error}
+
+
+def _print_summary(args: argparse.Namespace, counts: dict[str, int], runtime: Any) -> None:
+    if sys.stderr.isatty() or args.stats or counts["failed"]:
+        print(f"{counts['rows']} rows: {counts['resumed']} were there already, "
+              f"{counts['failed']} failed", file=sys.stderr)  # fmt: skip
+    if args.stats:
+        print(savings(runtime), file=sys.stderr)
+
+
+def _read_rows(source: str) -> list[dict[str, Any]]:
+    if source == "-":
+        lines = sys.stdin.read().splitlines()
+    else:
+        try:
+            lines = Path(source).read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise ParameterError(f"cannot read {source}: {error.strerror}") from error
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            rows.append(_parsed(line, f"{source}:{number}"))
+    return rows
+
+
+def _parsed(line: str, place: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ParameterError(f"{place}: not a line of JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise ParameterError(f"{place}: a row is an object of arguments, got {line:.60}")
+    return row
