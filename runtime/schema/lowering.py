@@ -1,11 +1,21 @@
-"""A JSON schema lowered to the mask engine."""
+"""A JSON schema lowered to the mask engine, or refused with the pointer of a keyword."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+import llguidance
+
+from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
+from radixlang.runtime.constraint_vocabulary import LIMITS
+from radixlang.runtime.schema.reading import Document, Place, parts
+from radixlang.runtime.schema.rewriting import RefusedKeywordError, Rewriter
+
+MAX_IGNORED = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +36,92 @@ class LoweredSchema:
 
 
 def lower_schema(text: str, *, strict: bool, whitespace: int) -> LoweredSchema:
-    """A schema as the engine takes it."""
-    schema = json.loads(text)
+    """A schema as the engine takes it.
+
+    Args:
+        text: the schema as JSON text.
+        strict: refuse what cannot be enforced; False leaves it out and names it.
+        whitespace: most blanks between two JSON tokens.
+
+    Raises:
+        InvalidConstraintError: it is no schema, or refers to what is not there.
+        UnsupportedConstraintError: a keyword cannot be enforced.
+    """
+    try:
+        document = Document(json.loads(text))
+        return _lower(document, strict, whitespace)
+    except RecursionError:
+        raise UnsupportedConstraintError("the JSON schema is nested too deeply") from None
+    except (TypeError, AttributeError, KeyError, OverflowError) as error:
+        raise InvalidConstraintError(
+            f"the JSON schema has a keyword of a wrong shape: {error}"
+        ) from error
+
+
+def _lower(document: Document, strict: bool, whitespace: int) -> LoweredSchema:
+    skipped: set[str] = set()
+    while True:
+        try:
+            body = _body(document, frozenset(skipped), whitespace)
+            return LoweredSchema(body, tuple(sorted(f"#{p}" for p in skipped)))
+        except RefusedKeywordError as error:
+            if strict or error.pointer in skipped or len(skipped) >= MAX_IGNORED:
+                raise UnsupportedConstraintError(
+                    f"{error} (strict=False generates without it and names it)"
+                ) from None
+            skipped.add(error.pointer)
+
+
+def _body(document: Document, skipped: frozenset[str], whitespace: int) -> dict[str, Any]:
     options: dict[str, Any] = {"whitespace_flexible": False}
     if whitespace:
         options = {"whitespace_pattern": rf"[\x20\x0A\x0D\x09]{{1,{whitespace}}}"}
-    if isinstance(schema, bool):
-        schema = {} if schema else {"not": {}}
-    return LoweredSchema({"json_schema": {**schema, "x-guidance": options}})
+    body = {"json_schema": {**Rewriter(document, skipped).run(), "x-guidance": options}}
+    grammar = json.dumps({"grammars": [{"name": "top", **body}]})
+    failed, messages = llguidance.LLMatcher.validate_grammar_with_warnings(
+        grammar, None, limits=LIMITS
+    )
+    if failed:
+        raise _blame(document.root, messages[0], skipped)
+    return body
+
+
+_SIGNS = [
+    (r"Unknown format: (.*)", "format"),
+    (r"patternProperty regexes", "patternProperties"),
+    (r"min/maxProperties", "minProperties"),
+    (r"oneOf", "oneOf"),
+    (r"circular references", "$ref"),
+    (r"(?:regex|pattern)", "pattern"),
+    (r"multipleOf", "multipleOf"),
+]
+
+
+def _blame(root: Place, message: str, skipped: frozenset[str]) -> Exception:
+    """The engine's refusal with the pointer of the first keyword that it can mean."""
+    first = message.strip().splitlines()[0][:300]
+    if "nsatisfiable" in message:
+        return InvalidConstraintError(f"no value can satisfy the JSON schema: {first}")
+    if any(sign in message for sign in ("too large", "too complex", "limit", "fuel")):
+        return UnsupportedConstraintError(f"the JSON schema is too complex: {first}")
+    named = re.findall(r"'(\$?\w+)'|\"(\$?\w+)\"", message)
+    wanted = [n for pair in named for n in pair if n]
+    wanted += [keyword for sign, keyword in _SIGNS if re.search(sign, message)]
+    if "minProperties" in wanted:
+        wanted.append("maxProperties")
+    for place in _every(root):
+        for keyword in wanted:
+            pointer = f"{place.pointer}/{keyword}"
+            is_there = isinstance(place.schema, dict) and keyword in place.schema
+            if is_there and pointer not in skipped:
+                return RefusedKeywordError(pointer, first)
+    return InvalidConstraintError(f"#: the JSON schema cannot be used: {first}")
+
+
+def _every(place: Place) -> list[Place]:
+    found, todo = [], [place]
+    while todo:
+        current = todo.pop(0)
+        found.append(current)
+        todo.extend(parts(current))
+    return found

@@ -1,0 +1,153 @@
+"""A JSON schema read: its dialect, where each part stands, and what local references mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urldefrag, urljoin
+
+from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
+
+ONE_SCHEMA = ("additionalProperties", "items", "contains", "not", "if", "then", "else",
+              "propertyNames", "unevaluatedProperties", "unevaluatedItems", "additionalItems",
+              "contentSchema")  # fmt: skip
+SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+SCHEMA_MAPS = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions",
+               "dependencies")  # fmt: skip
+
+ALL_TYPES = frozenset(["null", "boolean", "integer", "fraction", "string", "array", "object"])
+MAX_DEPTH = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A schema inside a document.
+
+    Args:
+        schema: the schema itself.
+        pointer: JSON pointer to it from the root of the whole document.
+        base: the URI that its references are relative to.
+    """
+
+    schema: Any
+    pointer: str
+    base: str
+
+    def at(self, *steps: str | int) -> Place:
+        """The place of a part, base URI included."""
+        found = self
+        for step in steps:
+            value = found.schema[step]
+            base = found.base
+            if isinstance(value, dict) and isinstance(value.get("$id"), str):
+                base = urljoin(base, value["$id"])
+            found = Place(value, f"{found.pointer}/{escape(str(step))}", base)
+        return found
+
+
+def escape(step: str) -> str:
+    """One step of a JSON pointer."""
+    return step.replace("~", "~0").replace("/", "~1")
+
+
+class Document:
+    """A root schema with every identifier and anchor in it."""
+
+    def __init__(self, root: Any) -> None:
+        self.root = Place(root, "", _identifier(root))
+        self.ignores_siblings = _is_old(root)
+        self.resources: dict[str, Place] = {"": self.root, _identifier(root): self.root}
+        self.anchors: dict[tuple[str, str], Place] = {}
+        self._index(self.root, 0)
+
+    def _index(self, place: Place, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise UnsupportedConstraintError(
+                f"the JSON schema is nested more than {MAX_DEPTH} deep at {place.pointer[:80]}…"
+            )
+        schema = place.schema
+        if isinstance(schema, dict):
+            if isinstance(schema.get("$id", schema.get("id")), str):
+                self._name(place)
+            for keyword in ("$anchor", "$dynamicAnchor"):
+                if isinstance(schema.get(keyword), str):
+                    self.anchors[place.base, schema[keyword]] = place
+        for part in parts(place):
+            self._index(part, depth + 1)
+
+    def _name(self, place: Place) -> None:
+        name = place.schema.get("$id", place.schema.get("id"))
+        address, anchor = urldefrag(name)
+        if anchor and not address:
+            self.anchors[place.base, anchor] = place
+        else:
+            self.resources.setdefault(urljoin(place.base, address), place)
+
+    def resolve(self, place: Place, reference: str, keyword: str = "$ref") -> Place:
+        """The place that a reference means.
+
+        Raises:
+            UnsupportedConstraintError: it leaves the document.
+            InvalidConstraintError: there is nothing at that place.
+        """
+        where = f"{place.pointer}/{keyword}"
+        address, fragment = urldefrag(urljoin(place.base, reference))
+        if reference.startswith("#"):
+            address = urldefrag(place.base)[0]
+        resource = self.resources.get(address)
+        if resource is None:
+            raise UnsupportedConstraintError(
+                f"#{where}: the external reference {reference!r} is not followed; put the schema "
+                "it means under $defs"
+            )
+        fragment = unquote(fragment)
+        if fragment and not fragment.startswith("/"):
+            found = self.anchors.get((resource.base, fragment))
+        else:
+            found = _walk(resource, fragment)
+        if found is None or not isinstance(found.schema, (dict, bool)):
+            raise InvalidConstraintError(f"#{where}: {reference!r} points to no schema")
+        return found
+
+
+def parts(place: Place) -> Iterator[Place]:
+    """Every subschema directly inside a schema."""
+    schema = place.schema
+    if not isinstance(schema, dict):
+        return
+    for keyword in ONE_SCHEMA:
+        if isinstance(schema.get(keyword), (dict, bool)):
+            yield place.at(keyword)
+    for keyword in SCHEMA_LISTS:
+        value = schema.get(keyword)
+        if isinstance(value, list):
+            yield from (place.at(keyword, index) for index in range(len(value)))
+    for keyword in SCHEMA_MAPS:
+        value = schema.get(keyword)
+        if isinstance(value, dict):
+            yield from (place.at(keyword, n) for n in value if not isinstance(value[n], list))
+
+
+def _walk(place: Place, pointer: str) -> Place | None:
+    for step in pointer.split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        schema = place.schema
+        if isinstance(schema, dict) and name in schema:
+            place = place.at(name)
+        elif isinstance(schema, list) and name.isdigit() and int(name) < len(schema):
+            place = place.at(int(name))
+        else:
+            return None
+    return place
+
+
+def _identifier(root: Any) -> str:
+    name = root.get("$id", root.get("id", "")) if isinstance(root, dict) else ""
+    return urldefrag(name)[0] if isinstance(name, str) else ""
+
+
+def _is_old(root: Any) -> bool:
+    """Whether the dialect is draft 7 or older, where $ref hides all that stands beside it."""
+    dialect = root.get("$schema", "") if isinstance(root, dict) else ""
+    return isinstance(dialect, str) and any(f"draft-0{n}" in dialect for n in (3, 4, 6, 7))
