@@ -1,7 +1,7 @@
 """A fact sheet of a country: four facts asked side by side, then a sentence that uses them all.
 
-The instructions and worked examples are computed and stored once. The branches of the fork read them from
-the radix tree of the KV cache, are joined, and the program goes on with their answers.
+The instructions and worked examples are computed and stored once. The branches of the fork read
+them from the radix tree of the KV cache, are joined, and the program goes on with their answers.
 """
 
 from __future__ import annotations
