@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -100,12 +102,12 @@ class KVCache:
 
     def _new_layer(self) -> LayerKV:
         shape = (self.num_slots, self.num_kv_heads, self.head_dim)
-        k, v = (torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(2))
+        k, v = (lazy_zeros(shape, self.dtype, self.device) for _ in range(2))
         if not self.num_cold_slots:
             return LayerKV(k, v)
         cold = (self.num_cold_slots, self.num_kv_heads, self.head_dim)
-        planes = (torch.zeros(cold, dtype=torch.int8, device=self.device) for _ in range(2))
-        scales = (torch.zeros(cold[:2], device=self.device) for _ in range(2))
+        planes = (lazy_zeros(cold, torch.int8, self.device) for _ in range(2))
+        scales = (lazy_zeros(cold[:2], torch.float32, self.device) for _ in range(2))
         return LayerKV(k, v, *planes, *scales)
 
     def _index(self, slots: Slots) -> Tensor:
@@ -117,3 +119,15 @@ def quantize_tokens(values: Tensor) -> tuple[Tensor, Tensor]:
     scales = values.float().abs().amax(dim=-1) / 127
     steps = values.float() / scales.clamp_min(torch.finfo(torch.float32).tiny).unsqueeze(-1)
     return steps.round().to(torch.int8), scales
+
+
+def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros that cost no memory until they are written.
+
+    torch.zeros writes them at once on a CPU: 4 GB of cache took 5 s and 4 GB. NumPy asks the
+    system for pages that are zero already, which it backs when they are first touched.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    return torch.from_numpy(np.zeros(num_bytes, np.uint8)).view(dtype).view(shape)
