@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from radixlang.kernels.batch import TreeBatch, check_batch
+from radixlang.kernels.tiles import CDNA3
 from radixlang.kernels.topology import Topology, build_topology, grow, ranges
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ def _device_shape(device: torch.device) -> tuple[int, int]:
     if device.type != "cuda":
         return 132, 90
     properties = torch.cuda.get_device_properties(device)
-    arch = 80 if torch.version.hip else 10 * properties.major + properties.minor
+    arch = CDNA3 if torch.version.hip else 10 * properties.major + properties.minor
     return properties.multi_processor_count, arch
 
 

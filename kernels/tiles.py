@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SMALL_M = 16
+CDNA3 = 942
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,8 @@ def pick_tile(
 ) -> Tile:
     """The tile for a node with this many packed rows.
 
-    `itemsize` is that of a query element and `arch` the compute capability (80, 90, 100). Every
-    choice is the largest that compiles without spills: from sm_90 on operands stay in shared
-    memory, before that they take registers. Three stages load the slots of a block ahead of its
+    `itemsize` is that of a query element and `arch` the compute capability (80, 90, 100), or 942
+    for CDNA3. Three stages load the slots of a block ahead of its
     keys; where there is room for two only, slots are loaded when they are needed.
     """
     if group_size > 128:
@@ -45,14 +45,26 @@ def pick_tile(
         block_m = max(SMALL_M, _power_of_two(group_size))
         return Tile(block_m, 16 if wide or block_m > SMALL_M else 32, 4, 2)
     block_n = 32 if wide else 64
-    most = 128
-    if wide or quantized or (arch < 90 and head_dim > 64):
-        most = 32 if wide and arch < 90 else 64
+    most = _most_rows(head_dim, quantized, arch)
     block_m = 64 if 64 < needed <= 96 else max(SMALL_M, _power_of_two(needed))
     block_m = max(min(block_m, most), _power_of_two(group_size))
     if block_m <= 32:
         return Tile(block_m, block_n, 4, 3)
     return Tile(block_m, block_n, 8 if head_dim > 64 or block_m > 64 else 4, 2 if wide else 3)
+
+
+def _most_rows(head_dim: int, quantized: bool, arch: int) -> int:
+    """The tallest tile that compiles without spills and within 248 registers."""
+    wide = head_dim > 128
+    if arch == CDNA3:
+        return 32 if head_dim > 64 else 64
+    if arch >= 100:
+        return 64
+    if arch >= 90:  # operands stay in shared memory; before that they take registers
+        return 64 if wide or quantized else 128
+    if wide:
+        return 32
+    return 64 if quantized or head_dim > 64 else 128
 
 
 def block_d(head_dim: int) -> int:

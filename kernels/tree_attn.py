@@ -19,9 +19,9 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def soft_cap_scores(scores, cap):
-    """cap * tanh(scores / cap). Large values by one exponential, which overflows to 1 and not to
-    inf / inf; small ones by Lambert's fraction, where that exponential would cancel."""
-    x = scores / cap
+    """cap * tanh(scores / cap): by one exponential, and by Lambert's fraction near zero, where
+    that exponential would cancel. Beyond 20 the result is the cap, and nothing may overflow."""
+    x = tl.maximum(tl.minimum(scores / cap, 20.0), -20.0)
     square = x * x
     near = (945.0 + square * (105.0 + square)) / (945.0 + square * (420.0 + 15.0 * square))
     far = 1.0 - 2.0 / (1.0 + tl.exp2(x * (2.0 * LOG2E)))

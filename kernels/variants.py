@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from radixlang.kernels.tiles import Tile, block_d, pick_tile
+from radixlang.kernels.tiles import CDNA3, Tile, block_d, pick_tile
 
 HEAD_DIMS = (64, 80, 96, 128, 256)
 PACKED_ROWS = (16, 32, 64, 128)
@@ -52,8 +52,8 @@ class Variant:
 
 
 def arch_of(target: str) -> int:
-    """Compute capability as `pick_tile` takes it; a CDNA3 device has registers like sm_80."""
-    return 80 if target.startswith("gfx") else int(target.removeprefix("sm_"))
+    """The `arch` of `pick_tile` for a target's name."""
+    return CDNA3 if target.startswith("gfx") else int(target.removeprefix("sm_"))
 
 
 def shipped(target: str) -> list[Variant]:

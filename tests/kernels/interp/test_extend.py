@@ -1,0 +1,63 @@
+"""extend_attn in the interpreter: many new tokens in one pass, beside branches that decode."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from radixlang.kernels.attention import LayerKV, attend
+from radixlang.kernels.batch import TreeBatch
+from radixlang.kernels.forests import level_forest, poisoned_pool, random_forest
+from radixlang.kernels.plan import plan_attention
+from radixlang.kernels.reference import attend_reference
+
+
+def error(
+    batch: TreeBatch,
+    *,
+    heads: int = 2,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: torch.Tensor | None = None,
+) -> float:
+    plan = plan_attention(batch, num_heads=heads, num_kv_heads=1, head_dim=16, backend="triton")
+    assert plan.units(window, 4).extend is not None
+    k_pool, v_pool = poisoned_pool(batch, 1, 16)
+    q, (k, v) = torch.randn(plan.num_tokens, heads, 16), torch.randn(2, plan.num_tokens, 1, 16)
+    pool = LayerKV(k_pool, v_pool)
+    out = attend(q, k, v, pool, plan, scale=0.25, window=window, soft_cap=soft_cap, sinks=sinks)
+    expected = attend_reference(
+        q, k_pool, v_pool, batch, scale=0.25, window=window, soft_cap=soft_cap, sinks=sinks
+    )
+    return float((out - expected).abs().max() / expected.abs().max().clamp(min=1))
+
+
+@pytest.mark.parametrize("window", [None, 1, 20, 64, 100])
+def test_many_new_tokens_over_a_shared_prefix(window: int | None) -> None:
+    assert error(level_forest((1, 2), (70, 75), num_queries=70), window=window) < 1e-6
+
+
+@pytest.mark.parametrize("group", [1, 3, 7, 16])
+def test_groups_fill_a_tile_with_whole_rows(group: int) -> None:
+    assert error(level_forest((1, 1), (33, 70), num_queries=66), heads=group) < 1e-6
+
+
+def test_soft_cap_and_sinks() -> None:
+    batch = level_forest((1, 2), (40, 40), num_queries=40)
+    assert error(batch, soft_cap=15.0, sinks=torch.randn(2)) < 1e-6
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_extending_beside_decoding(seed: int) -> None:
+    """Some branches pass the limit and some do not: each row is written by exactly one kernel."""
+    rng = np.random.default_rng(seed)
+    batch = random_forest(rng, max_queries=60, max_branches=6, longest=90)
+    batch.branch_num_queries[0] = 1
+    first = int(batch.branch_segment[0])
+    batch.branch_query_start[0] = batch.segment_start[first] + len(batch.segment_slots[first]) - 1
+    assert error(batch) < 1e-6
+
+
+def test_a_cold_prompt_alone() -> None:
+    assert error(level_forest((1,), (130,), num_queries=130)) < 1e-6

@@ -1,0 +1,247 @@
+"""The CPU path against float64, over poisoned pools: what nobody owns must never be read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radixlang.kernels import cpu
+from radixlang.kernels.attention import LayerKV, attend
+from radixlang.kernels.batch import TreeBatch
+from radixlang.kernels.forests import level_forest, poisoned_pool, random_forest
+from radixlang.kernels.plan import AttentionPlan, plan_attention
+from radixlang.kernels.reference import attend_reference
+
+pytestmark = pytest.mark.usefixtures("nan_filled_memory")
+SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
+
+
+def run(
+    batch: TreeBatch,
+    *,
+    heads: int = 6,
+    kv_heads: int = 2,
+    dim: int = 16,
+    dtype: torch.dtype = torch.float32,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: bool = False,
+    deterministic: bool = False,
+) -> float:
+    """Largest error of `attend` against the float64 reference, relative to the largest value."""
+    plan = plan_attention(
+        batch, num_heads=heads, num_kv_heads=kv_heads, head_dim=dim, deterministic=deterministic
+    )
+    k_pool, v_pool = poisoned_pool(batch, kv_heads, dim, dtype=dtype)
+    torch.manual_seed(1)
+    q = torch.randn(plan.num_tokens, heads, dim).to(dtype)
+    k, v = (torch.randn(plan.num_tokens, kv_heads, dim).to(dtype) for _ in range(2))
+    sink = torch.randn(heads) if sinks else None
+    scale = dim**-0.5
+    out = attend(
+        q, k, v, LayerKV(k_pool, v_pool), plan,
+        scale=scale, window=window, soft_cap=soft_cap, sinks=sink,
+    )  # fmt: skip
+    expected = attend_reference(
+        q, k_pool, v_pool, batch, scale=scale, window=window, soft_cap=soft_cap, sinks=sink
+    )
+    assert out.dtype == dtype
+    return float((out - expected).abs().max() / expected.abs().max().clamp(min=1))
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(
+    seed=SEEDS,
+    queries=st.sampled_from([1, 1, 4, 60]),
+    window=st.sampled_from([None, None, 1, 5, 40, 64]),
+    soft_cap=st.sampled_from([None, None, 20.0]),
+    sinks=st.booleans(),
+    deterministic=st.booleans(),
+)
+def test_random_forests_match_float64(
+    seed: int,
+    queries: int,
+    window: int | None,
+    soft_cap: float | None,
+    sinks: bool,
+    deterministic: bool,
+) -> None:
+    batch = random_forest(np.random.default_rng(seed), max_queries=queries, longest=400)
+    error = run(batch, window=window, soft_cap=soft_cap, sinks=sinks, deterministic=deterministic)
+    assert error < 2e-6
+
+
+@pytest.mark.parametrize(
+    ("dtype", "limit"), [(torch.float32, 1e-6), (torch.float16, 1e-3), (torch.bfloat16, 8e-3)]
+)
+@pytest.mark.parametrize("shape", [(1, 4), (5, 3)], ids=["B4-T1", "B3-T5"])
+def test_every_dtype(dtype: torch.dtype, limit: float, shape: tuple[int, int]) -> None:
+    queries, branches = shape
+    batch = level_forest((1, branches), (700, 40), num_queries=queries)
+    assert run(batch, dtype=dtype) < limit
+
+
+@pytest.mark.parametrize("group", range(1, 17))
+def test_any_group_size(group: int) -> None:
+    assert run(level_forest((1, 3), (130, 9)), heads=2 * group, kv_heads=2) < 1e-6
+
+
+@pytest.mark.parametrize("dim", [64, 80, 96, 128, 224, 256])
+def test_any_head_dim(dim: int) -> None:
+    assert run(level_forest((1, 3), (130, 9)), dim=dim) < 1e-6
+
+
+@pytest.mark.parametrize("window", [31, 32, 33])
+@pytest.mark.parametrize("queries", [1, 7, 40])
+def test_windows_one_key_either_side_of_a_border(window: int, queries: int) -> None:
+    """A window that is one key short passes every test but this one."""
+    assert run(level_forest((1, 3), (32, 41), num_queries=queries), window=window) < 1e-6
+
+
+@pytest.mark.parametrize("queries", [1, 5])
+def test_a_window_reads_nothing_behind_it(queries: int) -> None:
+    """Keys out of every row's reach may be anything, even freed."""
+    window, batch = 20, level_forest((1, 2), (100, 30), num_queries=queries)
+    plan = plan_attention(batch, num_heads=2, num_kv_heads=1, head_dim=16)
+    k_pool, v_pool = poisoned_pool(batch, 1, 16)
+    q, k, v = torch.randn(2 * queries, 2, 16), *torch.randn(2, 2 * queries, 1, 16)
+    behind = int(batch.branch_query_start[0]) - window + 1
+    k_pool[:behind] = v_pool[:behind] = torch.nan
+    out = attend(q, k, v, LayerKV(k_pool, v_pool), plan, scale=0.25, window=window)
+    assert torch.isfinite(out).all()
+
+
+def test_every_length_around_a_block() -> None:
+    errors = [run(level_forest((1, 2), (17 + n, 1 + n % 5))) for n in range(0, 140, 3)]
+    assert max(errors) < 1e-6
+
+
+@pytest.mark.parametrize("soft_cap", [None, 30.0])
+@pytest.mark.parametrize(("size", "limit"), [(1e3, 2e-3), (-1e3, 2e-3), (1e18, torch.inf)])
+def test_huge_scores_stay_finite(size: float, limit: float, soft_cap: float | None) -> None:
+    """A soft cap once gave inf / inf, and a sentinel of -5e4 outweighed real scores.
+
+    The limit is what a float32 log-sum-exp resolves at 16 * size; at 1e18 that is nothing.
+    """
+    batch = level_forest((1, 2), (40, 3))
+    plan = plan_attention(batch, num_heads=2, num_kv_heads=1, head_dim=16)
+    k_pool, v_pool = poisoned_pool(batch, 1, 16)
+    q, k, v = torch.ones(2, 2, 16), torch.ones(2, 1, 16) * size, torch.randn(2, 1, 16)
+    k_pool[:40] = size
+    out = attend(q, k, v, LayerKV(k_pool, v_pool), plan, scale=1.0, soft_cap=soft_cap)
+    expected = attend_reference(q, k_pool, v_pool, batch, scale=1.0, soft_cap=soft_cap)
+    assert torch.isfinite(out).all()
+    assert (out - expected).abs().max() < limit
+
+
+def with_cold_planes(k: torch.Tensor, v: torch.Tensor) -> tuple[LayerKV, LayerKV]:
+    """The pool with int8 planes beside it, and what those planes stand for."""
+    scales = [plane.abs().amax(-1) / 127 for plane in (k, v)]
+    cold = [
+        torch.nan_to_num(plane / scale[..., None]).round().to(torch.int8)
+        for plane, scale in zip((k, v), scales, strict=True)
+    ]
+    pool = LayerKV(k, v, cold[0], cold[1], scales[0], scales[1])
+    exact = [plane * scale[..., None] for plane, scale in zip(cold, scales, strict=True)]
+    return pool, LayerKV(exact[0], exact[1])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_int8_segments_match_their_dequantised_reference(seed: int) -> None:
+    batch = random_forest(np.random.default_rng(seed), max_queries=3, quantized=True)
+    assert batch.segment_quantized is not None
+    plan = plan_attention(batch, num_heads=4, num_kv_heads=2, head_dim=16)
+    k_pool, v_pool = poisoned_pool(batch, 2, 16)
+    pool, exact = with_cold_planes(k_pool, v_pool)
+    q, k, v = torch.randn(plan.num_tokens, 4, 16), *torch.randn(2, plan.num_tokens, 2, 16)
+    out = attend(q, k, v, pool, plan, scale=0.25)
+    mixed_k, mixed_v = k_pool.clone(), v_pool.clone()
+    for segment in np.flatnonzero(batch.segment_quantized).tolist():
+        slots = torch.from_numpy(batch.segment_slots[segment]).long()
+        mixed_k[slots], mixed_v[slots] = exact.k[slots], exact.v[slots]
+    expected = attend_reference(q, mixed_k, mixed_v, batch, scale=0.25)
+    torch.testing.assert_close(out.double(), expected, rtol=0, atol=1e-6)
+
+
+def test_int8_segments_need_int8_planes() -> None:
+    batch = level_forest((1, 2), (40, 3))
+    cold = TreeBatch(
+        batch.segment_slots, batch.segment_parent, batch.segment_start, batch.branch_segment,
+        batch.branch_query_start, batch.branch_num_queries, np.array([True, False, False]),
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="no int8 planes"):
+        run(cold)
+
+
+def test_a_shared_node_is_read_by_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """32 branches below one prefix: one call over the prefix, one over all the tails."""
+    calls: list[tuple[int, ...]] = []
+    flash = cpu._flash
+
+    def counting(q: torch.Tensor, k: torch.Tensor, *rest: object, **named: object) -> object:
+        calls.append((q.shape[0], q.shape[2], k.shape[2]))
+        return flash(q, k, *rest, **named)
+
+    monkeypatch.setattr(cpu, "_flash", counting)
+    assert run(level_forest((1, 32), (900, 20))) < 1e-6
+    assert calls == [(32, 3, 20), (1, 96, 900)]
+
+
+def test_partials_are_merged_in_float32() -> None:
+    """With partials rounded to bf16, many equal parts would drift by more than one rounding."""
+    batch = level_forest((1,) * 1 + (2,) * 1 + (4, 8, 16), (64,) * 4 + (4,))
+    assert run(batch, dtype=torch.bfloat16) < 4.5e-3
+
+
+def alone(batch: TreeBatch, branch: int) -> TreeBatch:
+    at = slice(branch, branch + 1)
+    return TreeBatch(
+        batch.segment_slots, batch.segment_parent, batch.segment_start, batch.branch_segment[at],
+        batch.branch_query_start[at], batch.branch_num_queries[at],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("queries", [1, 6, 40])
+@pytest.mark.parametrize("window", [None, 50])
+def test_deterministic_results_have_the_same_bits_in_any_company(
+    queries: int, window: int | None
+) -> None:
+    batch = level_forest((1, 2, 6), (700, 90, 41), num_queries=queries)
+    k_pool, v_pool = poisoned_pool(batch, 2, 16)
+    q = torch.randn(6 * queries, 4, 16)
+    k, v = torch.randn(2, 6 * queries, 2, 16)
+
+    def result(which: TreeBatch, rows: slice) -> torch.Tensor:
+        plan = plan_attention(which, num_heads=4, num_kv_heads=2, head_dim=16, deterministic=True)
+        pool = LayerKV(k_pool, v_pool)
+        return attend(q[rows], k[rows], v[rows], pool, plan, scale=0.25, window=window)
+
+    together = result(batch, slice(None))
+    for branch in range(6):
+        rows = slice(branch * queries, (branch + 1) * queries)
+        assert torch.equal(result(alone(batch, branch), rows), together[rows])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"q": (3, 4, 16)}, "q is"), ({"k": (2, 1, 16)}, "k is"), ({"window": 0}, "shows nothing")],
+)
+def test_shapes_must_agree_with_the_plan(change: dict[str, object], message: str) -> None:
+    batch = level_forest((1, 2), (40, 3))
+    plan: AttentionPlan = plan_attention(batch, num_heads=4, num_kv_heads=2, head_dim=16)
+    k_pool, v_pool = poisoned_pool(batch, 2, 16)
+    q = torch.randn(change.get("q", (2, 4, 16)))  # type: ignore[arg-type, call-overload]
+    k = torch.randn(change.get("k", (2, 2, 16)))  # type: ignore[arg-type, call-overload]
+    window = change.get("window")
+    with pytest.raises(ValueError, match=message):
+        attend(q, k, k, LayerKV(k_pool, v_pool), plan, scale=1.0, window=window)  # type: ignore[arg-type]
+
+
+def test_a_pool_that_is_not_contiguous_is_refused() -> None:
+    """The op would read a strided last dimension wrongly and say nothing."""
+    plane = torch.zeros(8, 2, 32)[..., ::2]
+    with pytest.raises(ValueError, match="must be contiguous"):
+        LayerKV(plane, plane)
