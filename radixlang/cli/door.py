@@ -6,7 +6,11 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+from radixlang.errors import ParameterError
+from radixlang.testing import FakeBackend
 
 
 @contextmanager
@@ -20,8 +24,6 @@ def opened_runtime(args: argparse.Namespace, **options: Any) -> Iterator[Any]:
 
 
 def _fake() -> Any:
-    from radixlang.testing import FakeBackend
-
     return FakeBackend()
 
 
@@ -66,3 +68,26 @@ def diagnose(name: str | None) -> Iterator[Any]:
     yield from diagnosis.devices()
     yield diagnosis.kernels()
     yield from diagnosis.model(name)
+
+
+def save_token_prefix(runtime: Any, token_ids: Any, path: Path) -> Any:
+    """Compute a prefix and write it."""
+    from radixlang.runtime.prefix_store import save_prefix
+
+    return save_prefix(runtime, token_ids, path)
+
+
+def load_saved_prefix(runtime: Any, path: Path) -> None:
+    """Load a prefix and pin it for as long as the runtime lives."""
+    if isinstance(runtime, FakeBackend):
+        raise ParameterError("a saved prefix belongs to a model; the fake one has none")
+    from radixlang.runtime.prefix_store import load_prefix
+
+    load_prefix(runtime, path)
+
+
+def describe_prefix(path: Path) -> Any:
+    """Tokens and size of a saved prefix."""
+    from radixlang.runtime.prefix_store import describe
+
+    return describe(path)

@@ -107,16 +107,25 @@ def _annotation(program: Program, name: str) -> str:
 
 def _value(text: str, annotation: str) -> Any:
     if text.startswith("@"):
-        try:
-            text = Path(text[1:]).read_text(encoding="utf-8")
-        except OSError as error:
-            raise ParameterError(f"--set: cannot read {text[1:]}: {error.strerror}") from error
+        text = read_text(text[1:])
     if annotation == "str":
         return text
     try:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def read_text(path: str) -> str:
+    """The text of a file.
+
+    Raises:
+        ParameterError: it cannot be read.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ParameterError(f"cannot read {path}: {error}") from error
 
 
 def run_options(args: argparse.Namespace) -> dict[str, Any]:

@@ -11,7 +11,13 @@ from typing import Any
 
 from radixlang.batch import Result
 from radixlang.cli.door import opened_runtime
-from radixlang.cli.programs import load_program, run_options, run_program, settings
+from radixlang.cli.programs import (
+    load_program,
+    read_text,
+    run_options,
+    run_program,
+    settings,
+)
 from radixlang.errors import ParameterError
 from radixlang.program import Program
 from radixlang.report import savings
@@ -132,13 +138,7 @@ def _print_summary(args: argparse.Namespace, counts: dict[str, int], runtime: An
 
 
 def _read_rows(source: str) -> list[dict[str, Any]]:
-    if source == "-":
-        lines = sys.stdin.read().splitlines()
-    else:
-        try:
-            lines = Path(source).read_text(encoding="utf-8").splitlines()
-        except OSError as error:
-            raise ParameterError(f"cannot read {source}: {error.strerror}") from error
+    lines = (sys.stdin.read() if source == "-" else read_text(source)).splitlines()
     rows = []
     for number, line in enumerate(lines, 1):
         if line.strip():

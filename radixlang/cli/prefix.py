@@ -1,0 +1,134 @@
+"""`radixlang prefix build | list | drop`: prefixes computed once and kept on disk."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from radixlang.cli.door import (
+    describe_prefix,
+    load_saved_prefix,
+    opened_runtime,
+    save_token_prefix,
+)
+from radixlang.cli.programs import load_program, read_text, settings
+from radixlang.errors import ParameterError
+from radixlang.graph import RoleBegin, RoleEnd, Text
+from radixlang.passes import constant_prefix
+from radixlang.program import Program
+from radixlang.report import bytes_text
+from radixlang.state import State
+
+_SUFFIX = ".prefix"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Always 0; what cannot be done raises."""
+    action = {"build": _build, "list": _list, "drop": _drop}[args.action]
+    lines, data = action(args)
+    print(json.dumps(data, ensure_ascii=False) if args.json else "\n".join(lines))
+    return 0
+
+
+def folder() -> Path:
+    """Where prefixes live: $RADIXLANG_HOME, or a folder in the user's cache."""
+    home = os.environ.get("RADIXLANG_HOME")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return (Path(home) if home else cache / "radixlang") / "prefixes"
+
+
+def path_of(name: str) -> Path:
+    """The file of a name; a name that ends in .prefix is a path itself.
+
+    Raises:
+        ParameterError: a name that would leave the folder.
+    """
+    if name.endswith(_SUFFIX):
+        return Path(name)
+    if not name or Path(name).name != name:
+        raise ParameterError(f"{name!r} is no name for a prefix; a path must end in {_SUFFIX}")
+    return folder() / (name + _SUFFIX)
+
+
+def load(runtime: Any, name: str) -> None:
+    """Load and pin a saved prefix.
+
+    Raises:
+        ParameterError: there is none of this name, or it belongs to another model.
+    """
+    path = _existing(name)
+    load_saved_prefix(runtime, path)
+
+
+def _existing(name: str) -> Path:
+    path = path_of(name)
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in folder().glob("*" + _SUFFIX))) or "none"
+        raise ParameterError(f"no saved prefix {name!r} ({path}); saved here: {known}")
+    return path
+
+
+def _build(args: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
+    path = path_of(args.name)
+    if args.model == "fake":
+        raise ParameterError("a prefix holds keys and values of a model; the fake one has none")
+    program = _prefix_program(args)
+    with opened_runtime(args) as runtime:
+        token_ids = program.run(runtime=runtime).result
+        found = save_token_prefix(runtime, token_ids, path)
+    line = f"{args.name}: {found.num_tokens:,} tokens, {bytes_text(found.num_bytes)}, in {path}"
+    return [line], _data(found)
+
+
+def _prefix_program(args: argparse.Namespace) -> Program:
+    """A program that says what all runs begin with and returns its tokens."""
+    if args.text is not None:
+        text = read_text(args.text[1:]) if args.text.startswith("@") else args.text
+        return Program(lambda s: _say(s, [Text((text,))]), "prefix")
+    program = load_program(args.program)
+    nodes = constant_prefix(program.trace(**settings(args.settings, program)))
+    if not nodes:
+        raise ParameterError(
+            f"program {program.name!r} begins with an argument or a generation: nothing is the "
+            "same in all runs. Set the arguments that are with --set"
+        )
+    return Program(lambda s: _say(s, nodes), "prefix")
+
+
+def _say(s: State, nodes: Any) -> tuple[int, ...]:
+    for node in nodes:
+        if isinstance(node, RoleBegin):
+            s.role_begin(node.role)
+        elif isinstance(node, RoleEnd):
+            s.role_end(node.role)
+        else:
+            for part in node.parts:
+                s += part
+    return s.tokens()
+
+
+def _list(args: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]]:
+    found = [describe_prefix(path) for path in sorted(folder().glob("*" + _SUFFIX))]
+    if not found:
+        return [f"no saved prefixes in {folder()}"], []
+    width = max(len(each.path.stem) for each in found)
+    lines = [
+        f"{each.path.stem:<{width}}  {each.num_tokens:>8,} tokens  {bytes_text(each.num_bytes):>9}"
+        for each in found
+    ]
+    return lines, [_data(each) for each in found]
+
+
+def _data(found: Any) -> dict[str, Any]:
+    return {"name": found.path.stem, "path": str(found.path), "num_tokens": found.num_tokens,
+            "num_bytes": found.num_bytes, "fingerprint": found.fingerprint}  # fmt: skip
+
+
+def _drop(args: argparse.Namespace) -> tuple[list[str], list[str]]:
+    paths = [_existing(name) for name in args.names]  # all of them, before any is gone
+    for path in paths:
+        path.unlink()
+    return [f"dropped {path.stem}" for path in paths], [path.stem for path in paths]
