@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -87,7 +88,9 @@ def translate(source: str, flags: int = 0, *, whole: bool = True) -> Translation
             f"the regex has {len(source)} characters; at most {MAX_PATTERN_CHARS} are taken"
         )
     try:
-        parsed = parser.parse(source, flags)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of sets that may nest one day
+            parsed = parser.parse(source, flags)
     except re.error as error:
         raise InvalidConstraintError(_caret(source, error.pos, f"bad regex: {error.msg}")) from None
     except (RecursionError, OverflowError) as error:

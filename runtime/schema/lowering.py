@@ -14,6 +14,7 @@ from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
 from radixlang.runtime.constraint_vocabulary import LIMITS
 from radixlang.runtime.schema.reading import Document, Place, parts
 from radixlang.runtime.schema.rewriting import RefusedKeywordError, Rewriter
+from radixlang.runtime.schema.validation import checker
 
 MAX_IGNORED = 200
 
@@ -63,13 +64,19 @@ def _lower(document: Document, strict: bool, whitespace: int) -> LoweredSchema:
     while True:
         try:
             body = _body(document, frozenset(skipped), whitespace)
-            return LoweredSchema(body, tuple(sorted(f"#{p}" for p in skipped)))
+            ignored = tuple(sorted(f"#{p}" for p in skipped))
+            return LoweredSchema(body, ignored, check=_check(document) if skipped else None)
         except RefusedKeywordError as error:
             if strict or error.pointer in skipped or len(skipped) >= MAX_IGNORED:
                 raise UnsupportedConstraintError(
                     f"{error} (strict=False generates without it and names it)"
                 ) from None
             skipped.add(error.pointer)
+
+
+def _check(document: Document) -> Callable[[str], None]:
+    check = checker(document)
+    return lambda text: check(json.loads(text))
 
 
 def _body(document: Document, skipped: frozenset[str], whitespace: int) -> dict[str, Any]:

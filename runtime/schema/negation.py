@@ -94,7 +94,7 @@ class Negation:
         if keyword == "uniqueItems":
             return value is False
         if keyword in ("patternProperties", "dependentSchemas", "dependencies"):
-            return value == {}
+            return bool(value == {})
         return value in (True, {})
 
     def _typed(self, place: Place, keyword: str, types: frozenset[str]) -> list[Any]:

@@ -41,7 +41,7 @@ class Place:
             value = found.schema[step]
             base = found.base
             if isinstance(value, dict) and isinstance(value.get("$id"), str):
-                base = urljoin(base, value["$id"])
+                base = _joined(base, value["$id"])
             found = Place(value, f"{found.pointer}/{escape(str(step))}", base)
         return found
 
@@ -82,7 +82,7 @@ class Document:
         if anchor and not address:
             self.anchors[place.base, anchor] = place
         else:
-            self.resources.setdefault(urljoin(place.base, address), place)
+            self.resources.setdefault(_joined(place.base, address), place)
 
     def resolve(self, place: Place, reference: str, keyword: str = "$ref") -> Place:
         """The place that a reference means.
@@ -92,7 +92,7 @@ class Document:
             InvalidConstraintError: there is nothing at that place.
         """
         where = f"{place.pointer}/{keyword}"
-        address, fragment = urldefrag(urljoin(place.base, reference))
+        address, fragment = urldefrag(_joined(place.base, reference))
         if reference.startswith("#"):
             address = urldefrag(place.base)[0]
         resource = self.resources.get(address)
@@ -127,6 +127,13 @@ def parts(place: Place) -> Iterator[Place]:
         value = schema.get(keyword)
         if isinstance(value, dict):
             yield from (place.at(keyword, n) for n in value if not isinstance(value[n], list))
+
+
+def _joined(base: str, reference: str) -> str:
+    try:
+        return urljoin(base, reference)
+    except ValueError as error:
+        raise InvalidConstraintError(f"{reference!r:.100} is no URI: {error}") from None
 
 
 def _walk(place: Place, pointer: str) -> Place | None:
