@@ -204,9 +204,7 @@ def _spread(
 
 
 def _run_group(step: _Step, unit: Group) -> tuple[Tensor, Tensor]:
-    k, v = step.gather(unit.index)
-    shape = (unit.num_members, unit.length, step.heads, step.dim)
-    k, v = k.view(shape).transpose(1, 2), v.view(shape).transpose(1, 2)
+    k, v = _group_keys(step, unit)
     if unit.query_rows is None:
         rows = step.packed[unit.begin : unit.end]
     else:
@@ -221,6 +219,26 @@ def _run_group(step: _Step, unit: Group) -> tuple[Tensor, Tensor]:
     out, lse = step.attend(q, k, v, mask)
     out, lse = out.transpose(1, 2).reshape(rows.shape), lse.transpose(1, 2).reshape(rows.shape[:-1])
     return (out, lse) if unit.real is None else (out[unit.real], lse[unit.real])
+
+
+def _group_keys(step: _Step, unit: Group) -> tuple[Tensor, Tensor]:
+    """Keys and values of a group as [members, kv_heads, length, d]."""
+    if unit.grid is None:
+        k, v = step.gather(unit.index)
+        shape = (unit.num_members, unit.length, step.heads, step.dim)
+        return k.view(shape).transpose(1, 2), v.view(shape).transpose(1, 2)
+    first, across, along = unit.grid
+    width = step.heads * step.dim
+    size = (unit.num_members, step.heads, unit.length, step.dim)
+    strides = (across * width, step.dim, along * width, 1)
+    return (
+        _same(_at(step.pool.k, size, strides, first * width), step.packed),
+        _same(_at(step.pool.v, size, strides, first * width), step.packed),
+    )
+
+
+def _at(plane: Tensor, size: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Tensor:
+    return plane.as_strided(size, strides, plane.storage_offset() + offset)
 
 
 def _explicit(

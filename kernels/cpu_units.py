@@ -109,7 +109,27 @@ class Group:
         self.length = int(self.lengths.max())
         table = np.ascontiguousarray(self._table[:, : self.length]).reshape(-1)
         self.index = torch.from_numpy(table)  # [members * length] int32
+        self.grid = self._grid()
         self.mask = self._mask[..., : self.length] if self._ragged else None
+
+    def _grid(self) -> tuple[int, int, int] | None:
+        """(first slot, slots between members, slots between keys) when the tails lie evenly.
+
+        Branches that decode in step lie so, and can be read in place. A padded key never is: the
+        slot it would fall on may be anybody's.
+        """
+        table = self._table[:, : self.length]
+        if (self.lengths != self.length).any() or self.length < 2:
+            return None
+        first, across = int(table[0, 0]), 1
+        if self.num_members > 1:
+            across = int(table[1, 0]) - first
+        along = int(table[0, 1]) - first
+        if across < 1 or along < 1:
+            return None
+        column = first + along * np.arange(self.length)
+        even = (table == column + across * np.arange(self.num_members)[:, None]).all()
+        return (first, across, along) if even else None
 
     def advance(self, slots: NDArray[np.int32]) -> bool:
         """Append one token to every member (one query each); False when the reserve is used up."""

@@ -77,8 +77,8 @@ def build_topology(batch: TreeBatch, *, deterministic: bool = False) -> Topology
     order = _depth_first(least)
     node_of, nodes, first = _coalesce(order, parent, counts, quantized)
     lengths = np.array([len(slots) for slots in batch.segment_slots], dtype=np.int64)
-    keep = _flags(node_of)
     owner = np.array(node_of, dtype=np.int64)
+    keep = owner >= 0
     own = np.bincount(owner[keep], weights=lengths[keep], minlength=len(nodes)).astype(np.int64)
     heads = np.array([segment for segment, _ in nodes], dtype=np.int64)
     node_parent = [above for _, above in nodes]
@@ -86,8 +86,8 @@ def build_topology(batch: TreeBatch, *, deterministic: bool = False) -> Topology
     node_q = np.array([quantized[segment] for segment, _ in nodes], dtype=np.bool_)
     head_start = batch.segment_start[heads].astype(np.int64)
     carry, cut = _carries(own, head_start, node_parent, node_count, node_q, batch, deterministic)
-    sequence = sorted((n, s) for s, n in enumerate(node_of) if n >= 0)
-    parts = [batch.segment_slots[s] for _, s in sequence]
+    sequence = np.argsort(owner, kind="stable")[np.count_nonzero(~keep) :]
+    parts = [batch.segment_slots[s] for s in sequence.tolist()]
     own_slots = np.concatenate(parts).astype(np.int32, copy=False)
     slots, offset = _lay_out(own_slots, own, carry, node_parent)
     nodes_of = (heads, first, node_parent, node_count, node_q, owner)
@@ -112,10 +112,6 @@ def grow(topology: Topology, extra: NDArray[np.int32]) -> Topology:
     )
 
 
-def _flags(node_of: list[int]) -> NDArray[np.bool_]:
-    return np.array(node_of, dtype=np.int64) >= 0
-
-
 def _count_branches(parent: list[int], leaf: list[int]) -> tuple[list[int], list[int]]:
     """Branches below every segment, and the least flat index among them."""
     counts = [0] * len(parent)
@@ -134,7 +130,8 @@ def _count_branches(parent: list[int], leaf: list[int]) -> tuple[list[int], list
 
 def _depth_first(least: list[int]) -> list[int]:
     """Segments so that parents come first and siblings by their first branch."""
-    return sorted(range(len(least)), key=least.__getitem__)  # stable: ties keep parents first
+    order: list[int] = np.argsort(np.array(least), kind="stable").tolist()
+    return order  # stable: ties keep parents first
 
 
 def _coalesce(
@@ -142,26 +139,25 @@ def _coalesce(
 ) -> tuple[list[int], list[tuple[int, int]], list[int]]:
     """Node of every segment (-1: unused), (head segment, parent node) and first rank of each."""
     node_of = [-1] * len(order)
-    cursor = [0] * len(order)  # next free rank below a segment
+    cursor = [0] * (len(order) + 1)  # next free rank below a segment; last: below no segment
     nodes: list[tuple[int, int]] = []
     first: list[int] = []
-    free = 0
     for segment in order:
         count = counts[segment]
         if not count:
             continue
         above = parent[segment]
+        rank = cursor[segment] = cursor[above]
+        cursor[above] = rank + count
         if above < 0:
-            rank, free = free, free + count
+            up = -1
         else:
-            rank = cursor[above]
-            cursor[above] = rank + count
-        cursor[segment] = rank
-        if above >= 0 and counts[above] == count and quantized[above] == quantized[segment]:
-            node_of[segment] = node_of[above]
-            continue
+            up = node_of[above]
+            if counts[above] == count and quantized[above] == quantized[segment]:
+                node_of[segment] = up
+                continue
         node_of[segment] = len(nodes)
-        nodes.append((segment, -1 if above < 0 else node_of[above]))
+        nodes.append((segment, up))
         first.append(rank)
     return node_of, nodes, first
 
