@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, assert_never
 
+from llguidance import LLMatcher
+
 from radixlang.constraints import (
     Capture,
     Choices,
@@ -49,10 +51,27 @@ class Lowered:
 
 
 class Grammars:
-    """The engine's list of grammars that others refer to by name."""
+    """The engine's list of grammars that others refer to by name.
 
-    def __init__(self) -> None:
+    Args:
+        matcher: makes the engine's matcher of a grammar text.
+    """
+
+    def __init__(self, matcher: Callable[[str], LLMatcher]) -> None:
         self.subs: list[dict[str, Any]] = []
+        self._matcher = matcher
+        self._last: tuple[str, LLMatcher] | None = None
+
+    def matcher(self, text: str) -> LLMatcher:
+        """The engine's matcher of a grammar text; the last one is kept, since it costs most."""
+        if self._last is None or self._last[0] != text:
+            self._last = (text, self._matcher(text))
+        return self._last[1]
+
+    def error(self, body: dict[str, Any]) -> str:
+        """What the engine has against a grammar by itself, empty if nothing."""
+        found: str = self.matcher(_text(body, [])).get_error()
+        return found
 
     def add(self, body: dict[str, Any]) -> str:
         """Add a grammar; returns the symbol that stands for it."""
@@ -62,7 +81,11 @@ class Grammars:
 
     def text(self, top: dict[str, Any]) -> str:
         """All of them as the engine reads them, `top` being where a text starts."""
-        return json.dumps({"grammars": [{"name": "top", **top}, *self.subs]})
+        return _text(top, self.subs)
+
+
+def _text(top: dict[str, Any], subs: list[dict[str, Any]]) -> str:
+    return json.dumps({"grammars": [{"name": "top", **top}, *subs]})
 
 
 def lower(spec: Constraint, grammars: Grammars) -> Lowered:
@@ -76,7 +99,7 @@ def lower(spec: Constraint, grammars: Grammars) -> Lowered:
         case Regex() | Choices():
             return Lowered({"lark_grammar": f"start: TEXT\nTEXT: {to_terminal(_regular(spec))}\n"})
         case JsonSchema():
-            return _schema(spec)
+            return _schema(spec, grammars)
         case Grammar():
             return _grammar(spec)
         case Tools():
@@ -112,8 +135,13 @@ def _refuse_surrogates(text: str) -> None:
         raise InvalidConstraintError(f"{text!r:.60} is not text: {error.reason}") from None
 
 
-def _schema(spec: JsonSchema) -> Lowered:
-    found = lower_schema(_checked_size(spec.schema), strict=spec.strict, whitespace=spec.whitespace)
+def _schema(spec: JsonSchema, grammars: Grammars) -> Lowered:
+    found = lower_schema(
+        _checked_size(spec.schema),
+        strict=spec.strict,
+        whitespace=spec.whitespace,
+        error_of=grammars.error,
+    )
     return Lowered(found.body, found.ignored, found.warnings, check=found.check)
 
 
@@ -134,7 +162,7 @@ def _tools(spec: Tools, grammars: Grammars) -> Lowered:
     ignored: list[str] = []
     for index, tool in enumerate(spec.tools):
         options = JsonSchema(tool.parameters, strict=spec.strict, whitespace=spec.whitespace)
-        arguments = _schema(options)
+        arguments = _schema(options, grammars)
         ignored.extend(f"{tool.name}: {pointer}" for pointer in arguments.ignored)
         head = _call_head(spec, tool.name)
         lines.append(f"HEAD{index}: {to_terminal(head)}")

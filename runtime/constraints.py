@@ -44,12 +44,12 @@ class CompiledConstraint:
 
     def __init__(self, spec: Constraint, vocabulary: Vocabulary) -> None:
         self.spec, self.vocabulary = spec, vocabulary
-        grammars = Grammars()
+        grammars = Grammars(vocabulary.matcher)
         self._lowered: Lowered = lower(spec, grammars)
         self.grammar = grammars.text(self._lowered.body)
         self.ignored, self.warnings = self._lowered.ignored, self._lowered.warnings
         self.finish: Finish = spec.finish
-        self._start = vocabulary.matcher(self.grammar)
+        self._start = grammars.matcher(self.grammar)
         self._lock = threading.Lock()
         _raise_on_error(self._start, spec)
         Matcher(self, self._start.deep_copy()).allowed_row()  # a dead end at once is an error now

@@ -175,6 +175,23 @@ def min_width(pattern: Pattern) -> int:
             return 0
 
 
+def size(pattern: Pattern) -> int:
+    """Positions of a pattern with its bounded repetitions written out."""
+    match pattern:
+        case Text(value):
+            return len(value)
+        case Chars():
+            return 1
+        case Cat(parts) | Alt(parts):
+            return sum(map(size, parts))
+        case Repeat(body, least, most):
+            return max(1, least if most is None else most) * size(body)
+        case And(left, right):
+            return size(left) + size(right)
+        case Not(body):
+            return size(body)
+
+
 def is_nullable(pattern: Pattern) -> bool:
     """Whether the empty text matches."""
     match pattern:

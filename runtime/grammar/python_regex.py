@@ -35,6 +35,7 @@ from radixlang.runtime.grammar.pattern import (
     negate,
     prefix_free,
     repeat,
+    size,
 )
 
 _NEW_HOME = sys.version_info >= (3, 11)  # Python moved its regex parser into the re package
@@ -44,6 +45,7 @@ parser: Any = import_module("re._parser" if _NEW_HOME else "sre_parse")
 MAX_PATTERN_CHARS = 100_000
 MAX_REPEAT_COUNT = 20_000
 MAX_PATTERN_NODES = 50_000
+MAX_PATTERN_SIZE = 60_000  # positions once repetitions are written out
 
 _NEWLINE = chars([(10, 10)])
 _LAST_CASED = 0x1E943  # Adlam; no later character has a case
@@ -120,6 +122,11 @@ class _Translator:
             raise UnsupportedConstraintError("the regex is nested too deeply") from None
         if self.is_lazy and not self.whole:
             pattern = prefix_free(pattern)
+        if size(pattern) > MAX_PATTERN_SIZE:
+            raise UnsupportedConstraintError(
+                f"the regex has {size(pattern):,} positions with its repetitions written out; "
+                f"at most {MAX_PATTERN_SIZE:,} are taken"
+            )
         return Translation(pattern, self.dropped)
 
     def sequence(

@@ -8,10 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import llguidance
-
 from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
-from radixlang.runtime.constraint_vocabulary import LIMITS
 from radixlang.runtime.schema.reading import Document, Place, parts
 from radixlang.runtime.schema.rewriting import RefusedKeywordError, Rewriter
 from radixlang.runtime.schema.validation import checker
@@ -36,13 +33,16 @@ class LoweredSchema:
     check: Callable[[str], None] | None = None
 
 
-def lower_schema(text: str, *, strict: bool, whitespace: int) -> LoweredSchema:
+def lower_schema(
+    text: str, *, strict: bool, whitespace: int, error_of: Callable[[dict[str, Any]], str]
+) -> LoweredSchema:
     """A schema as the engine takes it.
 
     Args:
         text: the schema as JSON text.
         strict: refuse what cannot be enforced; False leaves it out and names it.
         whitespace: most blanks between two JSON tokens.
+        error_of: the engine's verdict on a grammar, empty for a good one.
 
     Raises:
         InvalidConstraintError: it is no schema, or refers to what is not there.
@@ -50,7 +50,7 @@ def lower_schema(text: str, *, strict: bool, whitespace: int) -> LoweredSchema:
     """
     try:
         document = Document(json.loads(text))
-        return _lower(document, strict, whitespace)
+        return _lower(document, strict, whitespace, error_of)
     except RecursionError:
         raise UnsupportedConstraintError("the JSON schema is nested too deeply") from None
     except (TypeError, AttributeError, KeyError, OverflowError) as error:
@@ -59,11 +59,16 @@ def lower_schema(text: str, *, strict: bool, whitespace: int) -> LoweredSchema:
         ) from error
 
 
-def _lower(document: Document, strict: bool, whitespace: int) -> LoweredSchema:
+def _lower(
+    document: Document, strict: bool, whitespace: int, error_of: Callable[[dict[str, Any]], str]
+) -> LoweredSchema:
     skipped: set[str] = set()
     while True:
         try:
             body = _body(document, frozenset(skipped), whitespace)
+            message = error_of(body)
+            if message:
+                raise _blame(document.root, message, frozenset(skipped))
             ignored = tuple(sorted(f"#{p}" for p in skipped))
             return LoweredSchema(body, ignored, check=_check(document) if skipped else None)
         except RefusedKeywordError as error:
@@ -83,14 +88,7 @@ def _body(document: Document, skipped: frozenset[str], whitespace: int) -> dict[
     options: dict[str, Any] = {"whitespace_flexible": False}
     if whitespace:
         options = {"whitespace_pattern": rf"[\x20\x0A\x0D\x09]{{1,{whitespace}}}"}
-    body = {"json_schema": {**Rewriter(document, skipped).run(), "x-guidance": options}}
-    grammar = json.dumps({"grammars": [{"name": "top", **body}]})
-    failed, messages = llguidance.LLMatcher.validate_grammar_with_warnings(
-        grammar, None, limits=LIMITS
-    )
-    if failed:
-        raise _blame(document.root, messages[0], skipped)
-    return body
+    return {"json_schema": {**Rewriter(document, skipped).run(), "x-guidance": options}}
 
 
 _SIGNS = [
