@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from radixlang.kernels.plan import AttentionPlan
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_STRETCH = 1024  # keys of evenly lying tails a call: more would leave the cache between heads
 _EXPLICIT_SCORES = 1 << 22  # scores held at once by the soft-capped path, per head
 
 
@@ -204,7 +205,6 @@ def _spread(
 
 
 def _run_group(step: _Step, unit: Group) -> tuple[Tensor, Tensor]:
-    k, v = _group_keys(step, unit)
     if unit.query_rows is None:
         rows = step.packed[unit.begin : unit.end]
     else:
@@ -216,24 +216,43 @@ def _run_group(step: _Step, unit: Group) -> tuple[Tensor, Tensor]:
         if unit.num_queries > 1:
             mask = mask.repeat_interleave(group, dim=2)
     q = rows.reshape(unit.num_members, -1, step.heads, step.dim).transpose(1, 2)
-    out, lse = step.attend(q, k, v, mask)
+    out, lse = _attend_group(step, unit, q, mask)
     out, lse = out.transpose(1, 2).reshape(rows.shape), lse.transpose(1, 2).reshape(rows.shape[:-1])
     return (out, lse) if unit.real is None else (out[unit.real], lse[unit.real])
 
 
-def _group_keys(step: _Step, unit: Group) -> tuple[Tensor, Tensor]:
-    """Keys and values of a group as [members, kv_heads, length, d]."""
+def _attend_group(
+    step: _Step, unit: Group, q: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """q [members, kv_heads, rows, d] over the members' own keys, gathered or in place.
+
+    In place, long tails go in stretches that stay in the cache while each head passes over them.
+    """
     if unit.grid is None:
         k, v = step.gather(unit.index)
         shape = (unit.num_members, unit.length, step.heads, step.dim)
-        return k.view(shape).transpose(1, 2), v.view(shape).transpose(1, 2)
+        return step.attend(q, k.view(shape).transpose(1, 2), v.view(shape).transpose(1, 2), mask)
+    exact = mask is None and step.packed.dtype.itemsize >= 4
+    stretch = _STRETCH if exact else unit.length  # partials are never rounded to half precision
+    out, lse = step.attend(q, *_grid_keys(step, unit, 0, stretch), mask)
+    for begin in range(stretch, unit.length, stretch):
+        more, more_lse = step.attend(q, *_grid_keys(step, unit, begin, stretch))
+        out.lerp_(more, torch.sigmoid(more_lse - lse).unsqueeze(-1))
+        lse = torch.logaddexp(lse, more_lse)
+    return out, lse
+
+
+def _grid_keys(step: _Step, unit: Group, begin: int, stretch: int) -> tuple[Tensor, Tensor]:
+    """A stretch of evenly lying tails as [members, kv_heads, length, d], without a copy."""
+    assert unit.grid is not None
     first, across, along = unit.grid
-    width = step.heads * step.dim
-    size = (unit.num_members, step.heads, unit.length, step.dim)
+    width, count = step.heads * step.dim, min(stretch, unit.length - begin)
+    size = (unit.num_members, step.heads, count, step.dim)
     strides = (across * width, step.dim, along * width, 1)
+    offset = (first + begin * along) * width
     return (
-        _same(_at(step.pool.k, size, strides, first * width), step.packed),
-        _same(_at(step.pool.v, size, strides, first * width), step.packed),
+        _same(_at(step.pool.k, size, strides, offset), step.packed),
+        _same(_at(step.pool.v, size, strides, offset), step.packed),
     )
 
 

@@ -49,6 +49,9 @@ def build_schedule(plan: AttentionPlan, window: int | None) -> CpuSchedule:
     return _Builder(plan, window).build()
 
 
+_Tail = tuple[int, NDArray[np.int32], int]  # rank, slots, first position
+
+
 class _Builder:
     def __init__(self, plan: AttentionPlan, window: int | None) -> None:
         self.plan = plan
@@ -60,7 +63,8 @@ class _Builder:
         self.first: list[Unit] = []
         self.rest: list[Unit] = []
         self.growing: list[Group | Tail] = []
-        self.small: list[tuple[int, NDArray[np.int32], int]] = []  # rank, slots, first position
+        self.lone: list[_Tail] = []
+        self.small: list[_Tail] = []
 
     def build(self) -> CpuSchedule:
         if self.plan.deterministic:
@@ -70,6 +74,7 @@ class _Builder:
             self._shared_nodes()
             for rank in range(self.topology.num_branches):
                 self._tail(rank)
+            self._lone_tails()
             self._groups()
         keep = self.window is None and self.plan.is_decode
         return CpuSchedule(self.first, self.rest, self.growing if keep else [])
@@ -147,9 +152,7 @@ class _Builder:
         skip = max(0, int(self._lowest(begin, end)[0]) - start)
         slots, start = slots[skip:], start + skip
         if end - begin == 1 and self._alone(slots):
-            unit = Full(begin, end, keys_of(slots))
-            self.first.append(unit)
-            self.growing.append(Tail(rank, unit))
+            self.lone.append((rank, slots, start))
             return
         if end - begin == 1 or self.window is None:
             slots, start = self._leave_runs(begin, end, slots, start)
@@ -160,6 +163,21 @@ class _Builder:
         if len(slots) < self.run and self.topology.num_branches > 2:
             return False
         return int(slots[-1]) - int(slots[0]) == len(slots) - 1 and keys_of(slots).index is None
+
+    def _lone_tails(self) -> None:
+        """Long tails: one call together when they lie evenly, else one each."""
+        lengths = {len(slots) for _, slots, _ in self.lone}
+        if len(self.lone) > 1 and len(lengths) == 1:
+            group = self._group(self.lone)
+            if group.grid is not None:
+                self.first.append(group)
+                self.growing.append(group)
+                return
+        for rank, slots, _ in self.lone:
+            row = int(self.topology.row_offset[rank])
+            unit = Full(row, row + 1, keys_of(slots))
+            self.first.append(unit)
+            self.growing.append(Tail(rank, unit))
 
     def _leave_runs(
         self, begin: int, end: int, slots: NDArray[np.int32], start: int
@@ -200,7 +218,7 @@ class _Builder:
 
     def _groups(self) -> None:
         """Padded calls for short tails; lengths more than a factor of two apart stay apart."""
-        buckets: dict[tuple[int, int], list[tuple[int, NDArray[np.int32], int]]] = {}
+        buckets: dict[tuple[int, int], list[_Tail]] = {}
         counts = self.topology.num_queries
         for entry in self.small:
             size = max(32, len(entry[1]) - 1).bit_length()
@@ -210,7 +228,7 @@ class _Builder:
             self.first.append(group)
             self.growing.append(group)
 
-    def _group(self, entries: list[tuple[int, NDArray[np.int32], int]]) -> Group:
+    def _group(self, entries: list[_Tail]) -> Group:
         ranks = np.array([rank for rank, _, _ in entries], dtype=np.int64)
         counts = self.topology.num_queries[ranks]
         query = np.arange(int(counts.max()))
@@ -220,7 +238,7 @@ class _Builder:
         place = self.positions[np.maximum(rows, begin[:, None])]
         low = place * 0 if self.window is None else place - (self.window - 1)
         limits = np.stack([low - starts, place + 1 - starts], axis=-1)
-        return Group(ranks, rows, [slots for _, slots, _ in entries], limits)
+        return Group(ranks, rows, [slots for _, slots, _ in entries], limits, self.run)
 
     def _whole_path(self, rank: int) -> None:
         """Deterministic: one branch, its whole path gathered, the same calls in any company."""

@@ -75,10 +75,13 @@ class Group:
         rows: NDArray[np.int64],
         tails: list[NDArray[np.int32]],
         limits: NDArray[np.int64],
+        longest_gather: int,
     ) -> None:
         """`rows` [members, num_queries] (-1: none); `limits` [members, num_queries, 2]: keys
-        [low, high) of the member's own tail that each of its rows sees."""
+        [low, high) of the member's own tail that each of its rows sees. Tails longer than
+        `longest_gather` are only worth a group while they are read in place."""
         self.ranks = ranks
+        self._longest_gather = longest_gather
         self.num_members, self.num_queries = rows.shape
         self.lengths = np.array([len(tail) for tail in tails], dtype=np.int64)
         capacity = int(self.lengths.max()) + RESERVE
@@ -107,10 +110,17 @@ class Group:
 
     def _refresh(self) -> None:
         self.length = int(self.lengths.max())
-        table = np.ascontiguousarray(self._table[:, : self.length]).reshape(-1)
-        self.index = torch.from_numpy(table)  # [members * length] int32
+        self._index: Tensor | None = None
         self.grid = self._grid()
         self.mask = self._mask[..., : self.length] if self._ragged else None
+
+    @property
+    def index(self) -> Tensor:
+        """Slots to gather, [members * length] int32; made when a layer first needs them."""
+        if self._index is None:
+            table = np.ascontiguousarray(self._table[:, : self.length])
+            self._index = torch.from_numpy(table.reshape(-1))
+        return self._index
 
     def _grid(self) -> tuple[int, int, int] | None:
         """(first slot, slots between members, slots between keys) when the tails lie evenly.
@@ -132,7 +142,8 @@ class Group:
         return (first, across, along) if even else None
 
     def advance(self, slots: NDArray[np.int32]) -> bool:
-        """Append one token to every member (one query each); False when the reserve is used up."""
+        """Append one token to every member (one query each); False when the schedule must be
+        built anew: the reserve is used up, or long tails no longer lie evenly."""
         if self.length == self._table.shape[1]:
             return False
         member = np.arange(self.num_members)
@@ -140,7 +151,7 @@ class Group:
         self._mask[member, 0, 0, self.lengths] = 0.0
         self.lengths += 1
         self._refresh()
-        return True
+        return self.grid is not None or self.length <= 2 * self._longest_gather
 
 
 @dataclass(slots=True)

@@ -245,3 +245,20 @@ def test_a_pool_that_is_not_contiguous_is_refused() -> None:
     plane = torch.zeros(8, 2, 32)[..., ::2]
     with pytest.raises(ValueError, match="must be contiguous"):
         LayerKV(plane, plane)
+
+
+@pytest.mark.parametrize("length", [1023, 1024, 1025, 2100])
+def test_long_even_tails_are_read_together_in_place(length: int) -> None:
+    assert run(level_forest((3,), (length,))) < 1e-6
+    assert run(level_forest((3,), (length,)), dtype=torch.bfloat16) < 8e-3
+
+
+def test_long_even_tails_that_drift_apart_are_still_right() -> None:
+    """The next tokens do not continue the even layout, so the schedule is built anew."""
+    batch = level_forest((3,), (2100,))
+    plan = plan_attention(batch, num_heads=6, num_kv_heads=2, head_dim=16)
+    kept = plan.cpu_schedule(None)
+    assert len(kept.first) == 1
+    plan.advance(np.array([6300, 6310, 6305], dtype=np.int32))
+    assert plan.cpu_schedule(None) is not kept
+    assert len(plan.cpu_schedule(None).rest) == 3
