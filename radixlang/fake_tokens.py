@@ -98,6 +98,9 @@ def codec_of(tokens: Any) -> TextCodec:
     """
     if tokens in ("byte", "char"):
         return PlainCodec(tokens)
+    for inner in ("codec", "tokenizer"):  # a backend was given: what it tokenises with
+        if hasattr(getattr(tokens, inner, None), "encode_run"):
+            return codec_of(getattr(tokens, inner))
     if hasattr(tokens, "encode_run") and hasattr(tokens, "decode"):
         codec: TextCodec = tokens
         return codec

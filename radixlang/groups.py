@@ -118,7 +118,7 @@ class ForkGroup:
         """What the parent has appended after this fork."""
         nodes = self.parent._block.nodes
         for index, node in enumerate(nodes):
-            if isinstance(node, Fork) and node.children == self.children_range:
+            if isinstance(node, Fork) and self.children_range[0] in node.children:
                 return nodes[index + 1 :]
         return []
 

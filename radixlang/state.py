@@ -316,6 +316,12 @@ class State(Reading):
         group.close("has been joined")
         return self
 
+    def adopt_child(self, child: State) -> State:
+        """Go on where one branch of the latest fork ended, whatever group it came in."""
+        from radixlang.groups import ForkGroup
+
+        return self.adopt(ForkGroup(self, [child]), 0)
+
     def choose(self, name: str, index: int | Callable[[list[Any]], int]) -> State:
         """Go on from one sample of gen(name, n=…); a function picks it from the values."""
         if self._samples is None or self._samples[0] != name:

@@ -1,0 +1,158 @@
+"""A run as a tree: where it forked, and which tokens were cached, computed, forced, sampled.
+
+Colours: grey is cached prompt, blue computed prompt, green sampled, orange forced by a
+constraint or chosen by a select.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+
+from radixlang.executor import Run
+from radixlang.streams import Cell, Stream, piece_text
+
+_ANSI = {"cached": "\x1b[90m", "computed": "\x1b[34m", "sampled": "\x1b[32m",
+         "forced": "\x1b[33m", "error": "\x1b[31m"}  # fmt: skip
+_CSS = {"cached": "#888", "computed": "#1f5fbf", "sampled": "#1a7f37", "forced": "#b35900",
+        "error": "#c00"}  # fmt: skip
+_RESET = "\x1b[0m"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of text and where its tokens came from."""
+
+    kind: str
+    text: str
+
+
+def spans_of(run: Run, stream: Stream) -> list[Span]:
+    """The stretches of one branch, since it began.
+
+    The prompt text before a generation is split by that generation's own count of cached
+    tokens, in proportion to its characters: tokens of a prompt are not kept one by one.
+    """
+    base = sum(len(piece_text(piece)) for piece in _before(stream))
+    spans: list[Span] = []
+    pending = ""
+    for piece in stream.pieces:
+        if not isinstance(piece, Cell):
+            pending += piece_text(piece)
+            continue
+        spans += _prompt_spans(pending, base, piece)
+        made = _cell_spans(piece)
+        spans += made
+        base += len(pending) + sum(len(span.text) for span in made)
+        pending = ""
+    if pending:
+        spans.append(Span("computed", pending))
+    if stream.error is not None:
+        spans.append(Span("error", f" [{type(stream.error.__cause__).__name__}]"))
+    return spans
+
+
+def _before(stream: Stream) -> Iterator[object]:
+    if stream.base is not None:
+        yield from _before(stream.base)
+        yield from stream.base.pieces[: stream.base_length]
+
+
+def _prompt_spans(text: str, base: int, cell: Cell) -> list[Span]:
+    if not text:
+        return []
+    if cell.completion is None:
+        return [Span("computed", text)]
+    usage = cell.completion.usage
+    share = usage.num_cached_tokens / max(1, usage.num_prompt_tokens)
+    cut = min(len(text), max(0, round(share * (base + len(text))) - base))
+    parts = [Span("cached", text[:cut]), Span("computed", text[cut:])]
+    return [part for part in parts if part.text]
+
+
+def _cell_spans(cell: Cell) -> list[Span]:
+    if cell.forced:
+        return [Span("forced" if forced else "sampled", text) for text, forced in cell.forced]
+    kind = "forced" if cell.choice is not None else "sampled"
+    return [Span(kind, cell.text)] if cell.text else []
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One branch as it is drawn: depth in the tree, label, spans."""
+
+    depth: int
+    label: str
+    spans: list[Span]
+
+
+def branches_of(run: Run) -> list[Branch]:
+    """Every branch of a run, parents before children."""
+    children: dict[int, list[int]] = {}
+    for block in run.blocks:
+        if block.parent is not None:
+            children.setdefault(block.parent.id, []).append(block.id)
+    found: list[Branch] = []
+    stack = [(0, 0)]
+    while stack:
+        block_id, depth = stack.pop()
+        block = run.blocks[block_id]
+        stream = run.streams.get(block_id)
+        label = "root" if block.parent is None else f"{block.kind} {block.index}"
+        found.append(Branch(depth, label, spans_of(run, stream) if stream is not None else []))
+        stack += [(child, depth + 1) for child in reversed(children.get(block_id, []))]
+    return found
+
+
+def summary(run: Run) -> str:
+    """One line: branches, tokens by origin, seed."""
+    usages = [cell.completion.usage for cell in tuple(run.cells.values()) if cell.completion]
+    prompt = sum(usage.num_prompt_tokens for usage in usages)
+    cached = sum(usage.num_cached_tokens for usage in usages)
+    forced = sum(usage.num_forced_tokens for usage in usages)
+    made = sum(usage.num_generated_tokens for usage in usages)
+    return (
+        f"{run.name}: {len(run.streams)} branches, {prompt} prompt tokens ({cached} cached, "
+        f"{prompt - cached} computed), {made} generated ({forced} forced), seed {run.seed}"
+    )
+
+
+def run_to_text(run: Run, *, color: bool | None = None) -> str:
+    """The run's tree for a terminal; colours where the output is one, or as asked."""
+    colored = sys.stdout.isatty() if color is None else color
+    lines = [summary(run)]
+    for branch in branches_of(run):
+        margin = "│ " * branch.depth
+        text = "".join(_painted(span, colored) for span in branch.spans)
+        rows = text.split("\n")
+        lines.append(f"{margin}├ {branch.label}")
+        lines += [f"{margin}│ {row}" for row in rows]
+    return "\n".join(lines)
+
+
+def _painted(span: Span, colored: bool) -> str:
+    if not colored:
+        return span.text
+    start = _ANSI[span.kind]
+    return "\n".join(f"{start}{row}{_RESET}" for row in span.text.split("\n"))
+
+
+def run_to_html(run: Run) -> str:
+    """The run's tree for a notebook; each branch folds away."""
+    branches = branches_of(run)
+    parts: list[str] = []
+    for index, branch in enumerate(branches):
+        body = "".join(
+            f'<span style="color:{_CSS[span.kind]}" title="{span.kind}">{escape(span.text)}</span>'
+            for span in branch.spans
+        )
+        parts.append(
+            f"<details open style='margin-left:1em'><summary>{escape(branch.label)}</summary>"
+            f"<pre style='white-space:pre-wrap;margin:0'>{body}</pre>"
+        )
+        depth_after = branches[index + 1].depth if index + 1 < len(branches) else 0
+        parts.append("</details>" * max(0, branch.depth - depth_after + 1))
+    legend = " ".join(f'<span style="color:{_CSS[kind]}">{kind}</span>' for kind in _CSS)
+    return f"<div><small>{escape(summary(run))} · {legend}</small>{''.join(parts)}</div>"
