@@ -200,7 +200,7 @@ class Branch(Protocol):
         """Queue the scoring of options after the prompt so far; the branch itself is unchanged."""
         ...
 
-    def fork(self, n: int) -> list[Branch]:
+    def fork(self, n: int) -> Sequence[Branch]:
         """n branches that start where this one is once its queued operations have run.
 
         Nothing is copied or computed twice; the shared prefix stays pinned until the last of

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from html import escape
 
 from radixlang.executor import Run
+from radixlang.reading import Reading
 from radixlang.streams import Cell, Stream, piece_text
 
 _ANSI = {"cached": "\x1b[90m", "computed": "\x1b[34m", "sampled": "\x1b[32m",
@@ -139,8 +140,9 @@ def _painted(span: Span, colored: bool) -> str:
     return "\n".join(f"{start}{row}{_RESET}" for row in span.text.split("\n"))
 
 
-def run_to_html(run: Run) -> str:
-    """The run's tree for a notebook; each branch folds away."""
+def run_to_html(source: Run | Reading) -> str:
+    """The tree of a run, or of a state's run, for a notebook; each branch folds away."""
+    run = source if isinstance(source, Run) else source._run()
     branches = branches_of(run)
     parts: list[str] = []
     for index, branch in enumerate(branches):
