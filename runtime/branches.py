@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from radixlang.errors import ParameterError, PoolExhaustedError, PromptTooLongError
+from radixlang.protocol import Markup
 from radixlang.runtime.branch import (
     BranchState,
     Extend,
@@ -22,6 +23,7 @@ from radixlang.runtime.branch import (
     released_error,
 )
 from radixlang.runtime.generation import GenerateJob, GenerationLimits
+from radixlang.runtime.healing import Healer, Unstable
 from radixlang.runtime.jobs import Job
 from radixlang.runtime.keyed_random import SeedSource
 from radixlang.runtime.scoring import ScoreJob, num_shared
@@ -58,6 +60,7 @@ class Branches:
     def __init__(self, serving: Serving, seeds: SeedSource) -> None:
         self.serving = serving
         self._seeds = seeds
+        self._healer: Healer | None = None
         self._live: dict[BranchState, None] = {}
         self._resting: OrderedDict[BranchState, None] = OrderedDict()
 
@@ -142,11 +145,34 @@ class Branches:
             limits,
             seed=params.seed if params.seed is not None else self._seeds.next(),
             tracker=TextTracker(serving.tokenizer.stream(), params.stop, params.min_tokens),
-            matcher=_matcher(operation.constraint),
+            constraint=_checked(operation.constraint),
+            unstable=self._unstable(state, operation, prompt),
             deadline_s=operation.deadline_s,
         )
-        job.begin(_sequence(job, state, prompt, first_logit=len(prompt) - 1))
+        num_rows = 1 if job.unstable is None else 2
+        sequence = Sequence(
+            job,
+            state.namespace,
+            prompt,
+            first_logit=len(prompt) - num_rows,
+            holder=f"generation on {state.name}",
+        )
+        job.begin(sequence)
         return job
+
+    def _unstable(
+        self, state: BranchState, operation: Generate, prompt: TokenIds
+    ) -> Unstable | None:
+        """The last token of the prompt if it is to be chosen again."""
+        last = state.run[-1] if state.run else None
+        is_text = isinstance(last, str) and not isinstance(last, Markup) and last != ""
+        if not (operation.params.heal and is_text and operation.constraint is None):
+            return None
+        if len(prompt) < 2 or len(prompt) == len(state.fixed):
+            return None
+        if self._healer is None:
+            self._healer = Healer(self.serving.tokenizer, self.serving.vocab_size)
+        return self._healer.unstable(int(prompt[-1]), len(prompt) - 1)
 
     def _score(self, state: BranchState, operation: Score) -> ScoreJob:
         encode = self.serving.tokenizer.encode_run
@@ -189,18 +215,10 @@ class Branches:
             )
 
 
-def _sequence(job: Job, state: BranchState, prompt: TokenIds, *, first_logit: int) -> Sequence:
-    return Sequence(
-        job, state.namespace, prompt, first_logit=first_logit, holder=f"generation on {state.name}"
-    )
-
-
-def _matcher(constraint: Any | None) -> Any | None:
-    """A fresh matcher of a compiled constraint."""
-    if constraint is None:
-        return None
-    if not hasattr(constraint, "matcher"):
+def _checked(constraint: Any | None) -> Any | None:
+    """The compiled constraint; anything else is refused."""
+    if constraint is not None and not hasattr(constraint, "matcher"):
         raise ParameterError(
             f"a constraint must come from compile_constraint, got {type(constraint).__name__}"
         )
-    return constraint.matcher()
+    return constraint

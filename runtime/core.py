@@ -25,6 +25,7 @@ from radixlang.errors import CancelledError, DeadlineError, RequestError, Runtim
 from radixlang.runtime.audit import Violation, audit
 from radixlang.runtime.branch import BranchState, Fork, Operation, Release, futures_of
 from radixlang.runtime.branches import Branches
+from radixlang.runtime.generation import GenerateJob
 from radixlang.runtime.jobs import Job
 from radixlang.runtime.memory import Memory
 from radixlang.runtime.runner import ModelRunner
@@ -195,7 +196,14 @@ class EngineCore:
             log.exception("a step of the engine failed")
             self._fail_step(error)
         if self.debug:
+            self._audit_step()
+
+    def _audit_step(self) -> None:
+        try:
             self.violations += self.audit()
+        except Exception as error:
+            log.exception("the audit failed")
+            self.violations.append(Violation(0, "audit", f"the audit failed: {error!r}"))
 
     def _fail_step(self, error: Exception) -> None:
         """Fail what was running: their memory is in an unknown state, so all of it is dropped."""
@@ -222,6 +230,7 @@ class EngineCore:
     def _close(self) -> None:
         for state in self.branches.all():
             self.fail_branch(state, RuntimeClosedError("the runtime was closed"))
+        self._step.close()
         self._finish_round()
         self._is_closed = True
         self._refuse_all()
@@ -290,6 +299,8 @@ class EngineCore:
     def _add_job(self, job: Job) -> None:
         self.counters.num_requests += 1
         job.branch.job = job
+        if isinstance(job, GenerateJob):
+            self.count_generated(job)
         if job.is_ready:
             self.finish_job(job)
         for sequence in list(job.sequences):
@@ -306,6 +317,13 @@ class EngineCore:
         job.sequences.clear()
         state.job = None
         self.branches.rest(state)
+
+    def count_generated(self, job: GenerateJob) -> None:
+        """Add the tokens that a generation has gained to the statistics."""
+        generated, forced = job.num_counted
+        self.counters.num_generated_tokens += job.num_generated - generated
+        self.counters.num_forced_tokens += job.num_forced - forced
+        job.num_counted = (job.num_generated, job.num_forced)
 
     def fail_job(self, job: Job, error: BaseException) -> None:
         """End a job, and with it its branch, with an error."""

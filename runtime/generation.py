@@ -22,9 +22,10 @@ from radixlang.protocol import (
     Usage,
 )
 from radixlang.runtime.branch import BranchState
+from radixlang.runtime.healing import Unstable
 from radixlang.runtime.jobs import Job
 from radixlang.runtime.memory import Memory
-from radixlang.runtime.sampler import SamplingRow, row_logprob
+from radixlang.runtime.sampler import SamplingRow, choose_among, row_logprob
 from radixlang.runtime.sequence import Sequence
 from radixlang.runtime.stopping import Kept, TextTracker
 
@@ -45,7 +46,8 @@ class GenerateJob(Job):
 
     Args:
         sequence: prompt of the generation; its generated tokens are appended here.
-        matcher: state of the constraint, None without one.
+        constraint: compiled constraint, None without one.
+        unstable: last token of the prompt when it is to be chosen again, see healing.py.
         tracker: text of the generated tokens.
     """
 
@@ -60,7 +62,8 @@ class GenerateJob(Job):
         *,
         seed: int,
         tracker: TextTracker,
-        matcher: Any | None = None,
+        constraint: Any | None = None,
+        unstable: Unstable | None = None,
         deadline_s: float | None = None,
     ) -> None:
         super().__init__(branch, generation, deadline_s)
@@ -69,7 +72,9 @@ class GenerateJob(Job):
         self.limits = limits
         self.seed = seed
         self.tracker = tracker
-        self.matcher = matcher
+        self.constraint = constraint
+        self.matcher = constraint.matcher() if constraint is not None else None
+        self.unstable = unstable
         self.sequence: Sequence
         self.num_forced = 0
         self.first_token_s: float | None = None
@@ -78,6 +83,9 @@ class GenerateJob(Job):
         self._wants_logprobs = params.logprobs or params.top_logprobs > 0
         self._end_ids = frozenset(() if params.ignore_eos else limits.end_ids)
         self._bitmask: NDArray[np.int32] | None = None
+        self._closing = ""
+        self.is_healed = False
+        self.num_counted = (0, 0)  # generated and forced tokens that the statistics have
 
     @property
     def num_generated(self) -> int:
@@ -129,12 +137,31 @@ class GenerateJob(Job):
                 self._check_length()
 
     def record(self, sequence: Sequence, first: int, logits: Tensor) -> None:
-        """Log-probabilities of forced tokens, from the logits of the positions before them."""
+        """Choose an unstable token again; log-probabilities of forced tokens from then on."""
         num_top, vocab_size = self.params.top_logprobs, self.limits.vocab_size
-        for offset, row in enumerate(logits):
-            target = int(sequence.tokens[first + offset + 1])
-            place = first + offset + 1 - sequence.num_prompt
-            self._logprobs[place] = row_logprob(row, target, num_top, vocab_size)
+        for position, row in enumerate(logits, first + 1):
+            if position < sequence.num_prompt:
+                self._heal(row)
+            elif position < sequence.num_tokens:
+                target = int(sequence.tokens[position])
+                record = row_logprob(row, target, num_top, vocab_size)
+                self._logprobs[position - sequence.num_prompt] = record
+
+    def _heal(self, logits: Tensor) -> None:
+        """Replace the prompt's last token where the model prefers a longer one."""
+        unstable, self.unstable = self.unstable, None
+        if unstable is None:
+            return
+        choice = choose_among(logits, unstable.candidate_ids, self.params, self.seed)
+        if choice == unstable.token_id:
+            return
+        self.sequence.withdraw()
+        self.is_healed = True
+        self.first_token_s = time.monotonic()
+        num_top, vocab_size = self.params.top_logprobs, self.limits.vocab_size
+        record = row_logprob(logits, choice, num_top, vocab_size) if self._wants_logprobs else None
+        self._append(choice, record, skip=unstable.num_bytes)
+        self._check_length()
 
     def computed(self, sequence: Sequence) -> list[Sequence]:
         """Nothing follows: the engine samples and goes on."""
@@ -151,7 +178,11 @@ class GenerateJob(Job):
             branch.lease, sequence.lease = sequence.lease, None
             branch.lease.holder = branch.name
         branch.fixed = sequence.tokens[:end].copy()
-        branch.run = (kept.rest,) if kept.rest else ()
+        rest = kept.rest + self._closing
+        branch.run = (rest,) if rest else ()
+        if self._closing:
+            delta = Delta((delta.text if delta else "") + self._closing,
+                          delta.token_ids if delta else ())  # fmt: skip
         result = self._completion(kept)
         later(lambda: _deliver(self.generation, delta, result))
 
@@ -160,7 +191,7 @@ class GenerateJob(Job):
         reason, stop_reason = self.ended
         logprobs = self._logprobs[: kept.num_tokens] if self._wants_logprobs else None
         return Completion(
-            text=kept.text,
+            text=kept.text + self._closing,
             token_ids=tuple(self.tracker.token_ids[: kept.num_tokens]),
             finish_reason=reason,
             stop_reason=stop_reason,
@@ -180,12 +211,20 @@ class GenerateJob(Job):
             total_s=now - self.posted_s,
         )
 
-    def _append(self, token_id: int, logprob: TokenLogprob | None, *, forced: bool = False) -> None:
+    def _append(
+        self,
+        token_id: int,
+        logprob: TokenLogprob | None,
+        *,
+        forced: bool = False,
+        skip: int = 0,
+    ) -> None:
         self.sequence.append(token_id)
         self._logprobs.append(logprob)
         if not (forced and self._wants_logprobs):
             self.sequence.first_logit = self.sequence.num_tokens - 1
-        if self.tracker.push(token_id, forced=forced) and self.tracker.stop is not None:
+        self.tracker.push(token_id, forced=forced, skip=skip)
+        if self.tracker.stop is not None:
             self._end("stop", self.tracker.stop[0])
 
     def _after_constraint(self) -> None:
@@ -211,10 +250,14 @@ class GenerateJob(Job):
 
     def _end(self, reason: FinishReason, stop_reason: str | int | None) -> None:
         self.ended = (reason, stop_reason)
-        if self.matcher is None or self.matcher.is_complete:
+        if self.matcher is None or self.constraint is None:
             return
-        if reason == "eos":
-            return  # only allowed where the constraint is complete
+        if self.matcher.is_complete:
+            self.constraint.check(self.tracker.final_text)
+            return
+        if self.constraint.finish == "close" and reason == "length":
+            self._closing = self.matcher.close()
+            return
         raise IncompleteError(
             f"generation ended ({reason}) after {self.num_generated} tokens, before its constraint "
             f"was satisfied; text so far: {self.tracker.text!r}. Raise max_tokens="

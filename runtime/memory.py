@@ -22,7 +22,7 @@ MAX_PROMPT_ENDS = 1024
 
 
 class PromptEnds:
-    """The model's output at the last token of recent prompts, [hidden_size] each.
+    """The model's output at the last tokens of recent prompts, [1 or 2, hidden_size] each.
 
     Keys and values give no logits; with this, a prompt that is cached whole needs no step of its
     own, and many samples of one prompt share its computation to the last token.
@@ -33,14 +33,14 @@ class PromptEnds:
         self._max_entries = max_entries
 
     def put(self, node: RadixNode, hidden: Tensor) -> None:
-        """Remember the row of the token that ends the node."""
+        """Remember the rows of the tokens that end the node."""
         self._rows[node] = (node.end, hidden)
         self._rows.move_to_end(node)
         if len(self._rows) > self._max_entries:
             self._rows.popitem(last=False)
 
     def get(self, node: RadixNode) -> Tensor | None:
-        """The row, while the node ends where it did."""
+        """The rows, while the node ends where it did."""
         entry = self._rows.get(node)
         if entry is None or entry[0] != node.end or not node.is_attached:
             return None
@@ -83,9 +83,10 @@ class Memory:
         sequence.lease = None
         sequence.num_computed = 0
 
-    def end_row(self, sequence: Sequence) -> Tensor | None:
-        """The remembered output of the last token, when nothing of the prompt is pending."""
-        return self.ends.get(sequence.node) if sequence.num_pending == 0 else None
+    def end_rows(self, sequence: Sequence) -> Tensor | None:
+        """The remembered output from `first_logit` on, when nothing of the prompt is pending."""
+        rows = self.ends.get(sequence.node) if sequence.num_pending == 0 else None
+        return None if rows is None else rows[sequence.first_logit - sequence.num_tokens :]
 
     def follow(self, sequence: Sequence) -> None:
         """Move on over tokens that others have put into the tree meanwhile."""
@@ -150,13 +151,15 @@ class Memory:
 
     def _end_of(self, sequence: Sequence) -> Tensor | None:
         """The remembered output of a prompt that is cached whole."""
-        if not sequence.job.samples or sequence.first_logit != sequence.num_tokens - 1:
+        if not sequence.job.samples or sequence.num_tokens > sequence.num_prompt:
             return None
         root = self.tree.root(sequence.namespace)
         found = walk(root, as_edge(sequence.tokens))
         if found.part or found.num_tokens != sequence.num_tokens:
             return None
-        return self.ends.get(found.node)
+        rows = self.ends.get(found.node)
+        num_needed = sequence.num_tokens - sequence.first_logit
+        return rows if rows is not None and len(rows) >= num_needed else None
 
     def _last_slot(self, sequence: Sequence) -> int | None:
         if len(sequence.tail):

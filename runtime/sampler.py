@@ -21,6 +21,7 @@ from radixlang.protocol import TokenLogprob
 from radixlang.runtime.keyed_random import uniform
 
 NO_IDS: NDArray[np.int32] = np.empty(0, np.int32)
+_HEALING = 2**32  # counter of the draw that heals a prompt, beyond any token's
 _FIRST_CANDIDATES = 64  # candidates sorted at first; more where a row's top_p needs them
 
 
@@ -112,6 +113,19 @@ def row_logprob(logits: Tensor, token_id: int, num_top: int, vocab_size: int) ->
         values, ids = logits[:vocab_size].topk(min(num_top, vocab_size))
         top = tuple(zip(ids.tolist(), (values - normaliser).tolist(), strict=True))
     return TokenLogprob(token_id, float(logits[token_id] - normaliser), top)
+
+
+def choose_among(
+    logits: Tensor, candidate_ids: NDArray[np.int64], params: SamplingParams, seed: int
+) -> int:
+    """One of the candidates under a row of logits [width]: the likeliest, or drawn by key."""
+    ids = torch.from_numpy(candidate_ids).to(logits.device)
+    scores = logits[ids]
+    if params.temperature == 0:
+        return int(ids[scores.argmax()])
+    weight = ((scores - scores.max()) / params.temperature).exp().unsqueeze(0)
+    number = torch.from_numpy(uniform([seed], [_HEALING])).to(weight.device, _wide(weight))
+    return int(ids[_invert(weight, number.unsqueeze(0))[0]])
 
 
 def _choose(logits: Tensor, rows: list[SamplingRow]) -> tuple[Tensor, Tensor]:

@@ -101,6 +101,13 @@ class Sequence:
         """Slots reserved ahead."""
         return len(self.tail) - self.num_written
 
+    def withdraw(self) -> None:
+        """Take the last token off the prompt; it has no keys and values yet."""
+        self._buffer = self._buffer.copy()
+        self.num_prompt -= 1
+        self.num_tokens = self.num_prompt
+        self.counted = min(self.counted, self.num_prompt)
+
     def append(self, token_id: int) -> None:
         """Add a pending token."""
         if self.num_tokens == len(self._buffer) or not self._buffer.flags.writeable:

@@ -10,42 +10,56 @@ from torch import Tensor
 
 from radixlang.errors import NumericalError, RadixlangError
 from radixlang.runtime.generation import GenerateJob, no_token_left
-from radixlang.runtime.sampler import Sampled, SamplingRow, sample
+from radixlang.runtime.masks import Masks
+from radixlang.runtime.sampler import SamplingRow, sample
 from radixlang.runtime.sequence import Sequence
 
 if TYPE_CHECKING:
+    from radixlang.protocol import TokenLogprob
     from radixlang.runtime.core import EngineCore
 
 MAX_LOGIT_ROWS = 256  # rows of logits in memory at once
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Progress:
-    """One sequence in one step. `output` are its rows of the model's output [num_new, hidden],
-    `is_last` tells whether nothing is pending after them."""
+    """One sequence in one step.
+
+    `output` are the rows of the model's output [num_new, hidden] for positions from `start` on;
+    for a prompt whose end was remembered, num_new is 0 and the rows are its last.
+    """
 
     sequence: Sequence
     num_new: int
     output: Tensor
+    start: int
     is_finite: bool = True
 
     @property
-    def is_last(self) -> bool:
-        return self.num_new == self.sequence.num_pending
-
-    @property
     def samples(self) -> bool:
-        """Whether a token follows from the last row."""
-        job = self.sequence.job
-        return isinstance(job, GenerateJob) and self.is_last and job.ended is None
+        """Whether a token is to be sampled from the last row."""
+        sequence, job = self.sequence, self.sequence.job
+        is_last = self.start + len(self.output) == sequence.num_tokens
+        return self.is_finite and is_last and isinstance(job, GenerateJob) and job.ended is None
 
     def recorded(self) -> tuple[int, Tensor]:
-        """First position and rows whose logits the job wants beside the sampled one."""
+        """First position and rows whose logits the job wants, the sampled one left out."""
         sequence = self.sequence
-        first = max(sequence.first_logit, sequence.num_computed)
-        last = sequence.num_computed + self.num_new
-        last -= isinstance(sequence.job, GenerateJob) and self.is_last
-        return first, self.output[first - sequence.num_computed : last - sequence.num_computed]
+        stop = self.start + len(self.output)
+        if isinstance(sequence.job, GenerateJob) and stop == sequence.num_tokens:
+            stop -= 1
+        first = max(sequence.first_logit, self.start)
+        return first, self.output[first - self.start : max(first, stop) - self.start]
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """What the sampler said of one generation."""
+
+    token_id: int
+    is_finite: bool
+    is_allowed: bool
+    logprob: TokenLogprob | None
 
 
 class Step:
@@ -53,6 +67,7 @@ class Step:
 
     def __init__(self, core: EngineCore) -> None:
         self._core = core
+        self._masks = Masks()
         self._vocab_size = core.branches.serving.vocab_size
 
     @torch.inference_mode()
@@ -63,65 +78,83 @@ class Step:
         core.counters.num_steps += 1
         with profile.part("schedule"):
             batch = core.scheduler.next_batch()
+        self._masks.submit([sequence for sequence, _ in batch])
         work = self._compute(batch)
+        with profile.part("masks"):
+            for job, error in self._masks.collect():
+                core.fail_job(job, error)
         with profile.part("sampling"):
             self._record(work)
-            sampling = [each for each in work if each.is_finite and each.samples]
-            sampled = self._sample(sampling)
+            tokens = self._sample([each for each in work if each.samples])
         with profile.part("tree"):
             for each in work:
                 self._commit(each)
         with profile.part("text"):
-            for row, each in enumerate(sampling):
-                self._accept(each, sampled, row)
+            for each in work:
+                self._accept(each, tokens.get(each))
             self._end(work)
+
+    def close(self) -> None:
+        """End helper threads."""
+        self._masks.close()
 
     def _compute(self, batch: list[tuple[Sequence, int]]) -> list[_Progress]:
         """Run the model over what has pending tokens; the rest has its output already."""
         running = [pair for pair in batch if pair[1]]
-        done = []
+        work = []
+        if running:
+            out = self._core.runner.run(running)
+            work = [
+                _Progress(sequence, n, out.hidden[at : at + n], sequence.num_computed, is_finite)
+                for (sequence, n), at, is_finite in zip(
+                    running, out.offsets, out.is_finite, strict=True
+                )
+            ]
         for sequence, num_new in batch:
-            row = None if num_new else self._core.memory.end_row(sequence)
-            if row is not None:
-                done.append(_Progress(sequence, 0, row.unsqueeze(0)))
-        if not running:
-            return done
-        out = self._core.runner.run(running)
-        work = [
-            _Progress(sequence, n, out.hidden[at : at + n], good)
-            for (sequence, n), at, good in zip(running, out.offsets, out.is_finite, strict=True)
-        ]
-        return work + done
+            rows = None if num_new else self._core.memory.end_rows(sequence)
+            if rows is not None:
+                work.append(_Progress(sequence, 0, rows, sequence.num_tokens - len(rows)))
+        return work
 
     def _record(self, work: list[_Progress]) -> None:
-        """Logits of the positions that scorings and forced tokens ask for, some rows at a time."""
+        """Logits of the positions that jobs ask for beside the sampled one, a part at a time."""
         for each in work:
-            if not each.is_finite or not each.num_new:
+            if not each.is_finite or not each.sequence.is_running:
                 continue
             first, rows = each.recorded()
             for at in range(0, len(rows), MAX_LOGIT_ROWS):
                 logits = self._core.runner.model.logits(rows[at : at + MAX_LOGIT_ROWS])
                 each.sequence.job.record(each.sequence, first + at, logits)
 
-    def _sample(self, work: list[_Progress]) -> Sampled:
-        ids, finite, allowed, logprobs = [], [], [], []
-        for start in range(0, len(work), MAX_LOGIT_ROWS):
-            part = work[start : start + MAX_LOGIT_ROWS]
-            hidden = torch.stack([each.output[-1] for each in part])
-            logits = self._core.runner.model.logits(hidden)
-            with self._core.profile.part("masks"):
-                rows = [self._row(each.sequence) for each in part]
-            got = sample(logits, rows, self._vocab_size)
-            ids += got.token_ids
-            finite += got.is_finite
-            allowed += got.is_allowed
-            logprobs += got.logprobs
-        return Sampled(ids, finite, allowed, logprobs)
+    def _sample(self, work: list[_Progress]) -> dict[_Progress, _Token]:
+        """A token for each; those whose constraint fails here are left out."""
+        found: dict[_Progress, _Token] = {}
+        rows = [(each, row) for each in work if (row := self._row(each.sequence)) is not None]
+        for start in range(0, len(rows), MAX_LOGIT_ROWS):
+            part = rows[start : start + MAX_LOGIT_ROWS]
+            logits = self._core.runner.model.logits(
+                torch.stack([each.output[-1] for each, _ in part])
+            )
+            got = sample(logits, [row for _, row in part], self._vocab_size)
+            found |= {
+                each: _Token(*token)
+                for (each, _), token in zip(
+                    part,
+                    zip(got.token_ids, got.is_finite, got.is_allowed, got.logprobs, strict=True),
+                    strict=True,
+                )
+            }
+        return found
 
-    def _row(self, sequence: Sequence) -> SamplingRow:
+    def _row(self, sequence: Sequence) -> SamplingRow | None:
         job = sequence.job
-        assert isinstance(job, GenerateJob)
-        return job.row()
+        if not sequence.is_running or not isinstance(job, GenerateJob):
+            return None
+        try:
+            return job.row()
+        except RadixlangError as error:
+            self._core.fail_job(job, error)
+            return None
 
     def _commit(self, each: _Progress) -> None:
         """The computed prompt comes into the tree; a bad one never does."""
@@ -130,33 +163,37 @@ class Step:
             core.fail_job(sequence.job, _not_finite(sequence))
         if not sequence.is_running or not each.num_new:
             return
-        was_prefilling, is_last = sequence.is_prefilling, each.is_last
-        core.memory.wrote(sequence, each.num_new)
-        if was_prefilling:
-            core.memory.commit(sequence, min(sequence.num_computed, sequence.num_prompt))
-            if is_last and sequence.job.samples and sequence.num_tokens == sequence.num_prompt:
-                core.memory.ends.put(sequence.node, each.output[-1].clone())
-            core.scheduler.committed(sequence)
+        was_prefilling = sequence.is_prefilling
+        # A healed prompt has become shorter: what was computed of its old end is not kept.
+        healed = was_prefilling and isinstance(sequence.job, GenerateJob) and sequence.job.is_healed
+        end = sequence.num_prompt if healed else sequence.num_tokens
+        core.memory.wrote(sequence, min(each.num_new, end - sequence.num_computed))
+        if not was_prefilling:
+            return
+        core.memory.commit(sequence, min(sequence.num_computed, sequence.num_prompt))
+        is_whole = sequence.num_computed == sequence.num_tokens == sequence.num_prompt
+        if sequence.job.samples and is_whole:
+            core.memory.ends.put(sequence.node, each.output[-2:].clone())
+        core.scheduler.committed(sequence)
 
-    def _accept(self, each: _Progress, sampled: Sampled, row: int) -> None:
-        """Give a generation its token."""
+    def _accept(self, each: _Progress, token: _Token | None) -> None:
+        """Give a generation its token, and readers what is new."""
         core, sequence = self._core, each.sequence
         job = sequence.job
         if not sequence.is_running or not isinstance(job, GenerateJob):
             return
-        if not sampled.is_finite[row]:
+        if token is not None and not token.is_finite:
             core.fail_job(job, _not_finite(sequence))
             return
-        if not sampled.is_allowed[row]:
+        if token is not None and not token.is_allowed:
             core.fail_job(job, no_token_left(job))
             return
-        generated, forced = job.num_generated, job.num_forced
         try:
-            job.accept(sampled.token_ids[row], sampled.logprobs[row])
+            if token is not None:
+                job.accept(token.token_id, token.logprob)
         except RadixlangError as error:
             core.fail_job(job, error)
-        core.counters.num_generated_tokens += job.num_generated - generated
-        core.counters.num_forced_tokens += job.num_forced - forced
+        core.count_generated(job)
         delta = job.tracker.take_delta() if job.ended is None else None
         if delta is not None:
             core.later(lambda: job.generation.push(delta))

@@ -50,9 +50,9 @@ class TextTracker:
         self._sent_chars = self._sent_tokens = 0
         self._forced: list[bool] = []
 
-    def push(self, token_id: int, *, forced: bool = False) -> bool:
-        """Take a token; True when a stop string is complete."""
-        piece = self._stream.push((token_id,))
+    def push(self, token_id: int, *, forced: bool = False, skip: int = 0) -> bool:
+        """Take a token, its first `skip` bytes left out; True when a stop string is complete."""
+        piece = self._stream.push_bytes(self._stream.bytes_of(token_id)[skip:])
         self.token_ids.append(token_id)
         self.text += piece
         self._ends.append(len(self.text))
@@ -61,6 +61,11 @@ class TextTracker:
         if self._stops and piece:
             self._look_for_stop(len(piece))
         return self.stop is not None
+
+    @property
+    def final_text(self) -> str:
+        """The text up to the stop string."""
+        return self.text if self.stop is None else self.text[: self.stop[1]]
 
     def take_delta(self) -> Delta | None:
         """What became final since the last call, None where nothing did."""

@@ -213,7 +213,15 @@ class TextStream:
 
     def push(self, token_ids: Iterable[int]) -> str:
         """Text that became final with these tokens."""
-        return self._decoder.decode(self._tokenizer.decode_bytes(token_ids))
+        return self.push_bytes(self._tokenizer.decode_bytes(token_ids))
+
+    def push_bytes(self, data: bytes) -> str:
+        """Text that became final with these bytes."""
+        return self._decoder.decode(data)
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """The bytes of one token."""
+        return self._tokenizer.token_bytes(token_id)
 
     @property
     def is_inside_character(self) -> bool:

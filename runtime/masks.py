@@ -1,0 +1,56 @@
+"""Token masks of constrained generations, computed on other threads while the model runs."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from radixlang.runtime.generation import GenerateJob
+from radixlang.runtime.sequence import Sequence
+
+if TYPE_CHECKING:
+    from radixlang.runtime.constraints import MaskWorker
+
+
+class Masks:
+    """Starts the masks of a step before its forward pass and hands over errors after it.
+
+    The thread starts with the first constraint; a runtime without any has none.
+    """
+
+    def __init__(self) -> None:
+        self._worker: MaskWorker | None = None
+        self._jobs: list[GenerateJob] = []
+        self._running: Future[list[BaseException | None]] | None = None
+
+    def submit(self, sequences: list[Sequence]) -> None:
+        """Start computing the masks that these sequences will be sampled under."""
+        self._jobs = [
+            job
+            for each in sequences
+            if isinstance(job := each.job, GenerateJob)
+            and job.matcher is not None
+            and job.ended is None
+        ]
+        if not self._jobs:
+            return
+        if self._worker is None:
+            from radixlang.runtime.constraints import MaskWorker
+
+            self._worker = MaskWorker()
+        matchers = [job.matcher for job in self._jobs if job.matcher is not None]
+        self._running = self._worker.submit(matchers)
+
+    def collect(self) -> list[tuple[GenerateJob, BaseException]]:
+        """Wait for the masks; returns the jobs whose constraint came to a dead end."""
+        running, self._running = self._running, None
+        if running is None:
+            return []
+        errors = running.result()
+        pairs = zip(self._jobs, errors, strict=True)
+        return [(job, error) for job, error in pairs if error is not None]
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._worker is not None:
+            self._worker.close()
