@@ -1,0 +1,90 @@
+"""The bench reports only what it checked, and says what it did not measure. Nothing is timed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from radixlang.kernels import bench, bench_baselines
+from radixlang.kernels.bench_shapes import CPU_ONLY, GOALS, Ceiling, Shape, roof_s, without_sharing
+
+TINY = Shape("tiny", (1, 3), (70, 9), (6, 2), 16)
+CEILING = Ceiling(bytes_per_s=1e9, flops_per_s=1e12)
+
+
+def once(run: Callable[[], object]) -> float:
+    run()
+    return 0.002
+
+
+def measure(shape: Shape, dtype: torch.dtype = torch.float32) -> bench.Row:
+    return bench.measure(shape, dtype, torch.device("cpu"), CEILING, once, flex=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_every_way_is_measured(dtype: torch.dtype) -> None:
+    row = measure(TINY, dtype)
+    assert row.times_ms == {
+        "ours": 2.0, "sharing_off": 2.0, "gather_sdpa": 2.0, "batched_sdpa": 2.0, "flex": None
+    }  # fmt: skip
+
+
+def test_ways_that_do_not_apply_have_no_number() -> None:
+    extend = measure(Shape("extend", (1, 2), (40, 20), (4, 2), 16, num_queries=20))
+    assert extend.times_ms["batched_sdpa"] is None
+    cold = measure(Shape("cold", (1, 2), (40, 20), (4, 2), 16, quantized=True))
+    assert cold.times_ms["sharing_off"] is None
+    assert cold.times_ms["ours"] == 2.0
+
+
+def test_a_wrong_result_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = bench_baselines.ours
+
+    def wrong(case: bench_baselines.Case, *, sharing: bool = True) -> bench_baselines.Run:
+        run = right(case, sharing=sharing)
+        return lambda: run() * torch.nan
+
+    monkeypatch.setattr(bench_baselines, "ours", wrong)
+    with pytest.raises(RuntimeError, match="tiny: ours is off by nan"):
+        measure(TINY)
+
+
+def test_the_roof_counts_each_shared_key_once() -> None:
+    """70 shared keys by 9 packed rows and 3 x 9 keys by 3, 2 key heads of 16, by hand."""
+    moved = 2 * 16 * 2 * 4 * (70 + 27) / 1e9
+    assert roof_s(TINY, 4, CEILING) == pytest.approx(moved)
+    slow = Ceiling(bytes_per_s=1e15, flops_per_s=1e9)
+    assert roof_s(TINY, 4, slow) == pytest.approx(4 * 32 * (9 * 70 + 3 * 27) / 0.5e9)
+
+
+def test_sharing_off_reads_the_same_slots() -> None:
+    batch = TINY.batch()
+    apart = without_sharing(batch)
+    assert [len(slots) for slots in apart.segment_slots] == [79, 79, 79]
+    assert apart.segment_slots[1][:70].tolist() == batch.segment_slots[0].tolist()
+
+
+def test_the_goals_are_ten_and_the_table_names_what_was_not_measured() -> None:
+    assert len(GOALS) == 10
+    assert all(shape.on_cpu for shape in CPU_ONLY)
+    text = bench.table([bench.unmeasured(GOALS[0]), measure(TINY)])
+    assert "not measured" in text.splitlines()[1]
+    assert "2.000" in text.splitlines()[2]
+
+
+def test_the_command_writes_its_numbers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "host_timer", once)
+    monkeypatch.setattr(bench, "GOALS", (TINY,))
+    monkeypatch.setattr(bench, "CPU_ONLY", (Shape("on", (1, 2), (9, 3), (2, 1), 16, on_cpu=True),))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    path = tmp_path / "numbers.json"
+    assert bench.main(["--json", str(path)]) == 0
+    content = json.loads(path.read_text())
+    assert [row["roof_ms"] is None for row in content["rows"]] == [True, False]
+    assert "not measured" in capsys.readouterr().out
