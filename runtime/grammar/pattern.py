@@ -111,17 +111,26 @@ ANY_TEXT = Repeat(ANY_CHAR, 0, None)
 def cat(*parts: Pattern) -> Pattern:
     """Concatenation with neighbours merged."""
     flat: list[Pattern] = []
+    letters: list[str] = []  # neighbouring texts, joined once
     for part in parts:
         if part == NOTHING:
             return NOTHING
         for piece in part.parts if isinstance(part, Cat) else (part,):
-            if isinstance(piece, Text) and flat and isinstance(flat[-1], Text):
-                flat[-1] = Text(flat[-1].value + piece.value)
-            elif piece != EMPTY:
-                flat.append(piece)
+            if isinstance(piece, Text):
+                letters.append(piece.value)
+                continue
+            flat.extend(_joined(letters))
+            letters.clear()
+            flat.append(piece)
+    flat.extend(_joined(letters))
     if not flat:
         return EMPTY
     return flat[0] if len(flat) == 1 else Cat(tuple(flat))
+
+
+def _joined(letters: list[str]) -> list[Pattern]:
+    text = "".join(letters)
+    return [Text(text)] if text else []
 
 
 def alt(*options: Pattern) -> Pattern:

@@ -137,17 +137,19 @@ class _Translator:
         is_cut: what stands before them is not known here. is_open: nor is what follows.
         """
         is_open = not self.whole if is_open is None else is_open
-        left: Pattern = EMPTY
+        before: list[Pattern] = []
         for index, (op, value, flags) in enumerate(items):
-            rest = items[index + 1 :]
+            rest = items[index + 1 :] if _is_assertion(op) or op is ops.BRANCH else ()
             if _is_assertion(op):
+                left = cat(*before)
                 conditions = self.conditions(op, value, flags)
                 return alt(*(self.under(c, left, rest, is_cut, is_open, op) for c in conditions))
             if op is ops.BRANCH and _has_assertion(value):
+                left = cat(*before)
                 ways = [self.spliced(branch, flags, rest) for branch in value[1]]
                 return alt(*(self.resume(left, way, is_cut, is_open) for way in ways))
-            left = cat(left, self.item(op, value, flags))
-        return left
+            before.append(self.item(op, value, flags))
+        return cat(*before)
 
     def spliced(self, branch: Any, flags: int, rest: Sequence[Item]) -> list[Item]:
         return [*_flatten(branch, flags), *rest]

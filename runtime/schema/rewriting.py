@@ -311,13 +311,12 @@ class Rewriter:
                 continue
             for name, value in place.schema[keyword].items():
                 missing = {"properties": {name: False}}
-                if isinstance(value, list):
-                    needs: Any = {"required": sorted({name, *value})} if value else {}
-                else:
+                needs: Any = {}
+                if isinstance(value, list) and value:
+                    needs = {"required": [v for v in dict.fromkeys(value) if v != name] + [name]}
+                elif not isinstance(value, list):
                     body = self.schema(place.at(keyword, name))
-                    needs = (
-                        self.all_of([{"required": [name]}, body]) if body is not False else False
-                    )
+                    needs = self.all_of([{"required": [name]}, body]) if body != {} else {}
                 if needs != {} and value is not True:
                     found.append(self.any_of([w for w in (missing, needs) if w is not False]))
         return found
