@@ -131,9 +131,8 @@ class _Step:
             )
         if pool.k_scale is None or pool.v_scale is None:
             raise ValueError("int8 planes need k_scale and v_scale, [num_cold_slots, kv_heads]")
-        index = keys.index
-        if index is None:
-            index = torch.arange(keys.start, keys.start + keys.length)
+        run = slice(keys.start, keys.start + keys.length)
+        index: Tensor | slice = run if keys.index is None else keys.index
         return (
             _same(pool.k_int8[index] * pool.k_scale[index].unsqueeze(-1), self.packed),
             _same(pool.v_int8[index] * pool.v_scale[index].unsqueeze(-1), self.packed),
@@ -209,12 +208,7 @@ def _run_group(step: _Step, unit: Group) -> tuple[Tensor, Tensor]:
         rows = step.packed[unit.begin : unit.end]
     else:
         rows = step.packed.index_select(0, unit.query_rows)
-    group = rows.shape[1]
-    mask = unit.mask
-    if mask is not None:
-        mask = mask.to(rows.dtype)
-        if unit.num_queries > 1:
-            mask = mask.repeat_interleave(group, dim=2)
+    mask = unit.mask(rows.dtype, rows.shape[1])
     q = rows.reshape(unit.num_members, -1, step.heads, step.dim).transpose(1, 2)
     out, lse = _attend_group(step, unit, q, mask)
     out, lse = out.transpose(1, 2).reshape(rows.shape), lse.transpose(1, 2).reshape(rows.shape[:-1])

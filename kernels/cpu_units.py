@@ -112,7 +112,22 @@ class Group:
         self.length = int(self.lengths.max())
         self._index: Tensor | None = None
         self.grid = self._grid()
-        self.mask = self._mask[..., : self.length] if self._ragged else None
+        self._masks: dict[tuple[torch.dtype, int], Tensor] = {}
+
+    def mask(self, dtype: torch.dtype, group_size: int) -> Tensor | None:
+        """Additive mask [members, 1, rows, length], or None when every row sees every key.
+
+        With one query a member the row of the mask serves all heads of the group.
+        """
+        if not self._ragged:
+            return None
+        mask = self._masks.get((dtype, group_size))
+        if mask is None:
+            mask = self._mask[..., : self.length].to(dtype)
+            if self.num_queries > 1:
+                mask = mask.repeat_interleave(group_size, dim=2)
+            self._masks[dtype, group_size] = mask
+        return mask
 
     @property
     def index(self) -> Tensor:

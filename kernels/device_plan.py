@@ -73,6 +73,7 @@ class DevicePlan:
         pinned = device.type == "cuda"
         self._host = torch.zeros(size, dtype=torch.int32, pin_memory=pinned)
         self._buffer = torch.zeros(size, dtype=torch.int32, device=device)
+        self._copied: torch.cuda.Event | None = None
         self.views = {name: self._buffer[part] for name, part in self._sections.items()}
 
     def _lengths(self) -> list[tuple[str, int]]:
@@ -96,6 +97,8 @@ class DevicePlan:
     def load(self, plan: UnitPlan) -> None:
         """Replace what the buffer holds. Raises CapacityError, leaving it as it was."""
         matched = self._match(plan)
+        if self._copied is not None:
+            self._copied.synchronize()  # the last copy may still be reading the host's buffer
         host = self._host.numpy()
         header = host[self._sections["header"]]
         header[:] = 0
@@ -118,6 +121,8 @@ class DevicePlan:
             tail[mine] += start - begin
         self._fill("tail_unit", tail)
         self._buffer.copy_(self._host, non_blocking=True)
+        if self.device.type == "cuda":
+            self._copied = torch.cuda.current_stream(self.device).record_event()
 
     def _match(self, plan: UnitPlan) -> dict[int, UnitList]:
         """Which of the captured launches takes which list."""

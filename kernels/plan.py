@@ -240,6 +240,9 @@ def _device_shape(device: torch.device) -> tuple[int, int]:
 
 
 def _new_slots(batch: TreeBatch) -> NDArray[np.int64]:
+    if len(batch.branch_num_queries) == int(batch.branch_num_queries.sum()):
+        slots = [batch.segment_slots[s][-1] for s in batch.branch_segment.tolist()]
+        return np.array(slots, dtype=np.int64)
     tails = zip(batch.branch_segment.tolist(), batch.branch_num_queries.tolist(), strict=True)
     return np.concatenate([batch.segment_slots[s][-n:] for s, n in tails]).astype(np.int64)
 

@@ -77,7 +77,7 @@ def test_any_group_size(group: int) -> None:
     assert run(level_forest((1, 3), (70, 9)), heads=group) < 1e-6
 
 
-@pytest.mark.parametrize("dim", [64, 80, 96, 128, 256])
+@pytest.mark.parametrize("dim", [64, 80, 96, 128, 224, 256])
 def test_any_head_dim(dim: int) -> None:
     assert run(level_forest((1, 3), (70, 9)), dim=dim) < 1e-6
 
