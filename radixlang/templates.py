@@ -124,16 +124,18 @@ def _what(error: Any) -> str:
     token = getattr(error, "token", None)
     wanted = set(getattr(error, "expected", None) or getattr(error, "allowed", None) or ())
     if token is not None and token.type == "$END":
-        missing = "{% join %}" if "_JOIN" in wanted and "_END" not in wanted else "{% end %}"
-        return f"the file ends inside a tag or a block; {missing if _closes(wanted) else '%}'} is missing"
+        return f"the file ends inside a tag or a block; {_missing(wanted)} is missing"
     found = f"{str(token)!r}" if token is not None else f"character {getattr(error, 'char', '')!r}"
     named = [_SHOWN[name] for name in sorted(wanted) if name in _SHOWN]
     expected = f"; expected {', '.join(named)}" if named else ""
     return f"unexpected {found}{expected}"
 
 
-def _closes(wanted: set[str]) -> bool:
-    return bool(wanted & {"_END", "_JOIN"})
+def _missing(wanted: set[str]) -> str:
+    for name in ("_END", "_JOIN", "_TAG_END", "_OUT_END"):
+        if name in wanted:
+            return _SHOWN[name]
+    return "its end"
 
 
 def _lonely_tags(text: str) -> tuple[set[int], set[int]]:
