@@ -247,7 +247,11 @@ def _finish(
         node_start=(batch.segment_start[heads].astype(np.int64) - carried)[keep],
         node_first=firsts[keep],
         node_last=(firsts + node_count)[keep],
-        node_parent=_nearest(node_parent, keep.tolist(), renumber.tolist()),
+        node_parent=(
+            np.array(node_parent, dtype=np.int64)
+            if keep.all()
+            else _nearest(node_parent, keep.tolist(), renumber.tolist())
+        ),
         node_quantized=node_q[keep],
         branch_order=order.astype(np.int64),
         branch_node=renumber[owner[batch.branch_segment]][order],

@@ -229,9 +229,10 @@ class _Cutter:
     def _bases(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
         """First slot of units whose slots are one run, else -1."""
         slots = self.topology.slots
-        breaks = np.concatenate([[0], np.cumsum(np.diff(slots) != 1)])
+        breaks = np.flatnonzero(slots[1:] - slots[:-1] != 1)  # runs end here
         begin, end = units[:, 0], units[:, 0] + units[:, 1] - 1
-        bases: NDArray[np.int64] = np.where(breaks[begin] == breaks[end], slots[begin], -1)
+        one_run = np.searchsorted(breaks, begin) == np.searchsorted(breaks, end)
+        bases: NDArray[np.int64] = np.where(one_run, slots[begin], -1)
         return bases
 
     def _assemble(
@@ -260,9 +261,9 @@ class _Cutter:
             extend=extend,
             row_token=_int32(self.rows if order is None else order[self.rows]),
             row_pos=_int32(self.pos),
-            row_first=_int32(np.pad(first, (0, one_pass))),
-            row_part=_int32(np.pad(np.cumsum(stored) - stored, (0, one_pass))),
-            row_count=_int32(np.pad(count, (0, one_pass), constant_values=1)),
+            row_first=_extended(first, one_pass, 0),
+            row_part=_extended(np.cumsum(stored) - stored, one_pass, 0),
+            row_count=_extended(count, one_pass, 1),
             tail_unit=_int32(tail_unit),
             num_tree_rows=self.num_tree_rows,
             num_parts=int(stored.sum()),
@@ -356,6 +357,11 @@ class _Cutter:
         on_path = (topology.node_first <= rank) & (rank < topology.node_last)
         nodes = np.flatnonzero(on_path).tolist()
         return np.concatenate([topology.node_slots(node) for node in nodes])
+
+
+def _extended(values: NDArray[np.int64], count: int, fill: int) -> NDArray[np.int32]:
+    """Values of the tree's rows, and `count` times `fill` for the rows of one pass."""
+    return np.concatenate([values, np.full(count, fill)]).astype(np.int32)
 
 
 def _int32(array: NDArray[np.int64]) -> NDArray[np.int32]:
