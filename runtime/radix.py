@@ -14,7 +14,7 @@ One thread owns a tree; readers on others use snapshots (tree_view.py). Nothing 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -34,12 +34,13 @@ from radixlang.runtime.radix_node import (
     num_common_tokens,
     walk,
 )
+from radixlang.runtime.radix_shape import RadixShape, below
 
 __all__ = ["Insert", "Match", "Namespace", "RadixNode", "RadixTree", "Tokens"]
 
 
-class RadixTree:
-    """Matches, inserts and evicts prefixes; owns one reference to each slot it holds.
+class RadixTree(RadixShape):
+    """Matches, inserts and evicts prefixes; owns the slots of what it holds.
 
     Args:
         pool: allocator of the exact slots.
@@ -50,46 +51,23 @@ class RadixTree:
     def __init__(
         self, pool: PagePool, *, policy: str = "lru", cold_pool: PagePool | None = None
     ) -> None:
+        super().__init__()
         self.pool = pool
         self.cold_pool = cold_pool
         self.policy = make_policy(policy, pool.num_slots)
         cold_slots = cold_pool.num_slots if cold_pool is not None else 0
         self.cold_policy = make_policy(policy, cold_slots)
-        self.roots: dict[Namespace, RadixNode] = {}
         self.leases: set[Lease] = set()
         self.retired: set[Namespace] = set()
         self.num_cached_tokens = 0
         self.num_protected_tokens = 0
         self.num_evicted_tokens = 0
         self.num_inserts = 0
-        self.layout_version = 0  # grows whenever slots of a cached token change, or nodes do
         self._clock = 0
         self._num_hints = 0
         self._hints: list[tuple[float, int, RadixNode]] = []  # a heap of known next uses
 
-    # ---- reading
-
-    def root(self, namespace: Namespace | str) -> RadixNode:
-        """The root of a namespace, made when it is first asked for."""
-        if isinstance(namespace, str):
-            namespace = Namespace(namespace)
-        root = self.roots.get(namespace)
-        if root is None:
-            root = RadixNode(b"", NO_SLOTS, 0, None, namespace, num_leases=1)
-            self.roots[namespace] = root
-        return root
-
-    def peek(
-        self, namespace: Namespace | str, tokens: Sequence[int] | Tokens, *, exact: bool = False
-    ) -> int:
-        """Length of the longest cached prefix. Changes nothing."""
-        if isinstance(namespace, str):
-            namespace = Namespace(namespace)
-        root = self.roots.get(namespace)
-        if root is None:
-            return 0
-        found = walk(root, as_edge(tokens), exact=exact)
-        return found.num_tokens + found.part
+    # ---- matching and counting
 
     def match(
         self, namespace: Namespace | str, tokens: Sequence[int] | Tokens, *, exact: bool = False
@@ -100,37 +78,9 @@ class RadixTree:
         8 bits count as misses.
         """
         found = walk(self.root(namespace), as_edge(tokens), exact=exact)
-        node = self._end_at(found.node, found.child, found.part)
+        node = self.end_at(found.node, found.child, found.part)
         self._touch(node, is_hit=True)
         return Match(node, found.num_tokens + found.part)
-
-    def path(self, node: RadixNode) -> list[RadixNode]:
-        """Nodes from below the root to the node itself."""
-        nodes = []
-        at: RadixNode | None = node
-        while at is not None and at.parent is not None:
-            nodes.append(at)
-            at = at.parent
-        return nodes[::-1]
-
-    def slots(self, node: RadixNode) -> Slots:
-        """Slots of every token from the root to the end of the node, int32 [node.end]."""
-        runs = [each.slots for each in self.path(node)]
-        return np.concatenate(runs) if runs else NO_SLOTS
-
-    def tokens(self, node: RadixNode) -> Tokens:
-        """Tokens from the root to the end of the node, int32 [node.end]."""
-        return np.frombuffer(b"".join(each.edge for each in self.path(node)), np.int32)
-
-    def nodes(self) -> Iterator[RadixNode]:
-        """Every node but the roots, parents before children."""
-        for root in self.roots.values():
-            yield from _below(root)
-
-    @property
-    def num_nodes(self) -> int:
-        """Nodes without the roots (a count by walking: for statistics)."""
-        return sum(1 for _ in self.nodes())
 
     @property
     def num_uses(self) -> int:
@@ -176,7 +126,7 @@ class RadixTree:
             slots: int32 [n], one reference each, given to the tree.
             exact: do not accept 8-bit nodes as duplicates; idle ones take over the exact slots.
         """
-        self._check_attached(parent)
+        self.check_attached(parent)
         edge, slots = as_edge(tokens), np.ascontiguousarray(slots, np.int32)
         if len(edge) != TOKEN_BYTES * len(slots):
             raise ParameterError(f"{len(edge) // TOKEN_BYTES} tokens came with {len(slots)} slots")
@@ -184,7 +134,7 @@ class RadixTree:
         duplicates = []
         while at < len(slots):
             found = walk(node, edge, at, exact=exact)
-            node = self._end_at(found.node, found.child, found.part)
+            node = self.end_at(found.node, found.child, found.part)
             stop = found.num_tokens + found.part
             duplicates.append(slots[at:stop])
             at = stop
@@ -197,7 +147,7 @@ class RadixTree:
                 part = num_common_tokens(cold.edge, edge, at * TOKEN_BYTES)
                 if cold.num_leases:
                     break
-                node = self._end_at(node, cold, part)
+                node = self.end_at(node, cold, part)
                 self.store(node, slots[at : at + part], quantized=False)
             num_inserted += node.length
             at += node.length
@@ -207,53 +157,6 @@ class RadixTree:
         for run in duplicates:
             self.pool.release(run)
         return Insert(node, num_inserted, num_duplicate)
-
-    def split(self, node: RadixNode, num_tokens: int) -> RadixNode:
-        """Cut a node after num_tokens of its run; returns the new upper node.
-
-        The node object keeps the lower part, and with it its leases, children and place in the
-        eviction queue. No match changes.
-        """
-        parent = node.parent
-        if parent is None or not 0 < num_tokens < node.length:
-            raise ParameterError(f"cannot split {node.length} tokens after {num_tokens}")
-        cut = num_tokens * TOKEN_BYTES
-        upper = RadixNode(
-            node.edge[:cut], node.slots[:num_tokens].copy(), node.start, parent, node.namespace
-        )
-        _copy_state(node, upper)
-        parent.children[first_token(upper.edge)] = upper
-        node.set_run(node.edge[cut:], node.slots[num_tokens:].copy(), node.start + num_tokens)
-        node.parent = upper
-        upper.children[first_token(node.edge)] = node
-        self.layout_version += 1
-        return upper
-
-    def merge(self, node: RadixNode) -> bool:
-        """Join a node with its parent where that changes neither matches nor eviction order.
-
-        They join when the node is an only child, the same leases pass through both, and both
-        were used, hinted and stored alike. The node object stays; the parent goes.
-        """
-        upper = node.parent
-        if upper is None or upper.parent is None or not _are_alike(upper, node):
-            return False
-        edge, slots = upper.edge + node.edge, np.concatenate((upper.slots, node.slots))
-        node.set_run(edge, slots, upper.start)
-        node.parent = upper.parent
-        node.parent.children[first_token(edge)] = node
-        upper.parent = None
-        upper.children = {}
-        self.layout_version += 1
-        return True
-
-    def merge_chains(self) -> int:
-        """Join every chain of only children that may be joined; returns how many nodes went."""
-        num_merged = 0
-        for node in list(self.nodes())[::-1]:
-            while node.parent is not None and self.merge(node):
-                num_merged += 1
-        return num_merged
 
     # ---- leases
 
@@ -267,7 +170,7 @@ class RadixTree:
 
     def pin(self, node: RadixNode) -> None:
         """Count one lease on every node of the path (called by Lease)."""
-        self._check_attached(node)
+        self.check_attached(node)
         at: RadixNode | None = node
         while at is not None:
             at.num_leases += 1
@@ -373,12 +276,6 @@ class RadixTree:
 
     # ---- inside
 
-    def _end_at(self, node: RadixNode, child: RadixNode | None, part: int) -> RadixNode:
-        """The node that ends `part` tokens into the child, which is split where needed."""
-        if child is None or part == 0:
-            return node
-        return child if part == child.length else self.split(child, part)
-
     def _append(self, parent: RadixNode, edge: bytes, slots: Slots) -> RadixNode:
         node = RadixNode(edge, slots.copy(), parent.end, parent, parent.namespace)
         self._queue_of(parent).discard(parent)
@@ -444,7 +341,7 @@ class RadixTree:
         root = self.roots.get(namespace)
         if root is None:
             return
-        for node in list(_below(root))[::-1]:
+        for node in list(below(root))[::-1]:
             if not node.children and node.num_leases == 0:
                 self._drop(node)
         if not root.children:
@@ -471,40 +368,6 @@ class RadixTree:
             return self.pool
         assert self.cold_pool is not None  # only a tree with a cold pool stores 8-bit nodes
         return self.cold_pool
-
-    def _check_attached(self, node: RadixNode) -> None:
-        if not node.is_attached or (node.is_root and self.roots.get(node.namespace) is not node):
-            raise OwnershipError(
-                f"the node of {node.length} tokens at {node.start} was evicted or merged; "
-                "lease a match before anything else is asked of the tree"
-            )
-
-
-def _below(root: RadixNode) -> Iterator[RadixNode]:
-    """Every node below, parents before children."""
-    stack = list(root.children.values())
-    while stack:
-        node = stack.pop()
-        yield node
-        stack.extend(node.children.values())
-
-
-def _copy_state(source: RadixNode, target: RadixNode) -> None:
-    target.num_leases = source.num_leases
-    target.last_use, target.num_hits = source.last_use, source.num_hits
-    target.next_use = source.next_use
-    target.quantized, target.is_hot = source.quantized, source.is_hot
-
-
-def _are_alike(upper: RadixNode, node: RadixNode) -> bool:
-    return (
-        len(upper.children) == 1
-        and upper.num_leases == node.num_leases
-        and upper.last_use == node.last_use
-        and upper.next_use == node.next_use
-        and upper.quantized == node.quantized
-        and upper.is_hot == node.is_hot
-    )
 
 
 def _sooner(a: float | None, b: float | None) -> float | None:
