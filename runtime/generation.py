@@ -184,7 +184,9 @@ class GenerateJob(Job):
             delta = Delta((delta.text if delta else "") + self._closing,
                           delta.token_ids if delta else ())  # fmt: skip
         result = self._completion(kept)
-        later(lambda: _deliver(self.generation, delta, result))
+        if delta is not None:
+            later(lambda: self.generation.push(delta))
+        later(lambda: None if self.generation.done() else self.generation.set_result(result))
 
     def _completion(self, kept: Kept) -> Completion:
         assert self.ended is not None
@@ -272,13 +274,6 @@ class GenerateJob(Job):
             self._bitmask = np.zeros(-(-self.limits.num_logits // 32), np.int32)
         self.matcher.fill_bitmask(self._bitmask)
         return self._bitmask
-
-
-def _deliver(generation: Generation, delta: Delta | None, result: Completion) -> None:
-    if delta is not None:
-        generation.push(delta)
-    if not generation.done():
-        generation.set_result(result)
 
 
 def no_token_left(job: GenerateJob) -> ConstraintError:
