@@ -1,44 +1,185 @@
-"""radixlang: prompt programs that fork, on a runtime that never computes a prefix twice."""
+"""radixlang: prompt programs that fork, on a runtime that never computes a prefix twice.
+
+Names load when they are first used: importing the package costs next to nothing.
+"""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-_HOMES = {
-    "radixlang.default_runtime": ("set_default_runtime", "get_default_runtime"),
-    "radixlang.errors": (
-        "BudgetError", "CancelledError", "ConstraintError", "DeadlineError", "IncompleteError",
-        "InvalidConstraintError", "JoinError", "ModelError", "ModelFormatError",
-        "ModelNotFoundError", "NeedsValueError", "NumericalError", "ParameterError",
-        "PoolExhaustedError", "ProgramError", "PromptTooLongError", "RadixlangError",
-        "RequestError", "RuntimeClosedError", "ScriptError", "StateClosedError", "TemplateError",
-        "UnsupportedConstraintError", "ValueParseError",
-    ),
-    "radixlang.expressions": (
-        "assistant", "assistant_begin", "assistant_end", "gen", "role", "select", "system",
-        "system_begin", "system_end", "user", "user_begin", "user_end",
-    ),
-    "radixlang.params": ("SamplingParams",),
-    "radixlang.program": ("Program", "function"),
-    "radixlang.protocol": ("Completion", "Markup", "Message", "OptionScore", "Usage"),
-    "radixlang.state": ("State",),
-    "radixlang.report": ("Savings", "savings"),
-    "radixlang.runtime.engine": ("Runtime",),
-}  # fmt: skip
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
-
 if TYPE_CHECKING:
-    pass
+    from radixlang.batch import Result
+    from radixlang.checkpoint import resume, take_checkpoint
+    from radixlang.compiled import CompiledProgram
+    from radixlang.constraints import Choices, Grammar, JsonSchema, Regex
+    from radixlang.default_runtime import get_default_runtime, set_default_runtime
+    from radixlang.errors import (
+        BudgetError,
+        CancelledError,
+        ConstraintError,
+        DeadlineError,
+        IncompleteError,
+        InvalidConstraintError,
+        JoinError,
+        ModelError,
+        ModelFormatError,
+        ModelNotFoundError,
+        NeedsValueError,
+        NumericalError,
+        ParameterError,
+        PoolExhaustedError,
+        ProgramError,
+        PromptTooLongError,
+        RadixlangError,
+        RequestError,
+        RuntimeClosedError,
+        ScriptError,
+        StateClosedError,
+        TemplateError,
+        UnsupportedConstraintError,
+        ValueParseError,
+    )
+    from radixlang.explain import Explanation
+    from radixlang.expressions import (
+        assistant,
+        assistant_begin,
+        assistant_end,
+        gen,
+        role,
+        select,
+        system,
+        system_begin,
+        system_end,
+        user,
+        user_begin,
+        user_end,
+    )
+    from radixlang.graph import Graph
+    from radixlang.groups import ForkGroup
+    from radixlang.library import beam, best_of, majority, mean_logprob, retry
+    from radixlang.params import SamplingParams
+    from radixlang.program import Program, function
+    from radixlang.protocol import Completion, Markup, Message, OptionScore, Usage
+    from radixlang.replay import save_replay, verify_replay
+    from radixlang.report import Savings, savings
+    from radixlang.runtime.engine import Runtime
+    from radixlang.state import State
+    from radixlang.templates import load_template, template
+    from radixlang.tools import ToolBox
+
+_HOMES = {
+    "batch": "Result",
+    "checkpoint": "resume take_checkpoint",
+    "compiled": "CompiledProgram",
+    "constraints": "Choices Grammar JsonSchema Regex",
+    "default_runtime": "get_default_runtime set_default_runtime",
+    "errors": "BudgetError CancelledError ConstraintError DeadlineError IncompleteError "
+    "InvalidConstraintError JoinError ModelError ModelFormatError ModelNotFoundError "
+    "NeedsValueError NumericalError ParameterError PoolExhaustedError ProgramError "
+    "PromptTooLongError RadixlangError RequestError RuntimeClosedError ScriptError "
+    "StateClosedError TemplateError UnsupportedConstraintError ValueParseError",
+    "explain": "Explanation",
+    "expressions": "assistant assistant_begin assistant_end gen role select system system_begin "
+    "system_end user user_begin user_end",
+    "graph": "Graph",
+    "groups": "ForkGroup",
+    "library": "beam best_of majority mean_logprob retry",
+    "params": "SamplingParams",
+    "program": "Program function",
+    "protocol": "Completion Markup Message OptionScore Usage",
+    "replay": "save_replay verify_replay",
+    "report": "Savings savings",
+    "runtime.engine": "Runtime",
+    "state": "State",
+    "templates": "load_template template",
+    "tools": "ToolBox",
+}
+_HOME = {name: f"radixlang.{home}" for home, names in _HOMES.items() for name in names.split()}
+
+__all__ = [
+    "BudgetError",
+    "CancelledError",
+    "Choices",
+    "CompiledProgram",
+    "Completion",
+    "ConstraintError",
+    "DeadlineError",
+    "Explanation",
+    "ForkGroup",
+    "Grammar",
+    "Graph",
+    "IncompleteError",
+    "InvalidConstraintError",
+    "JoinError",
+    "JsonSchema",
+    "Markup",
+    "Message",
+    "ModelError",
+    "ModelFormatError",
+    "ModelNotFoundError",
+    "NeedsValueError",
+    "NumericalError",
+    "OptionScore",
+    "ParameterError",
+    "PoolExhaustedError",
+    "Program",
+    "ProgramError",
+    "PromptTooLongError",
+    "RadixlangError",
+    "Regex",
+    "RequestError",
+    "Result",
+    "Runtime",
+    "RuntimeClosedError",
+    "SamplingParams",
+    "Savings",
+    "ScriptError",
+    "State",
+    "StateClosedError",
+    "TemplateError",
+    "ToolBox",
+    "UnsupportedConstraintError",
+    "Usage",
+    "ValueParseError",
+    "assistant",
+    "assistant_begin",
+    "assistant_end",
+    "beam",
+    "best_of",
+    "function",
+    "gen",
+    "get_default_runtime",
+    "load_template",
+    "majority",
+    "mean_logprob",
+    "resume",
+    "retry",
+    "role",
+    "save_replay",
+    "savings",
+    "select",
+    "set_default_runtime",
+    "system",
+    "system_begin",
+    "system_end",
+    "take_checkpoint",
+    "template",
+    "user",
+    "user_begin",
+    "user_end",
+    "verify_replay",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    home = _HOME.get(name)
+    if home is None:
         raise AttributeError(f"module 'radixlang' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
+    value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *__all__})

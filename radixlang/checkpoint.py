@@ -22,7 +22,7 @@ from radixlang.types import to_json
 _KIND, _VERSION = "checkpoint", 1
 
 
-def checkpoint(state: State) -> dict[str, Any]:
+def take_checkpoint(state: State) -> dict[str, Any]:
     """A state as JSON data. It waits for what the state has asked for."""
     stream = state._settled()
     run = state._run()

@@ -120,6 +120,8 @@ class FakeBranch:
 
     def _extend(self, content: str | tuple[int, ...]) -> None:
         if self.is_open:
+            if not isinstance(content, str):
+                self.settle()  # text before token ids is a run of its own
             self.tail = Link(self.tail, content)
 
     def _fork(self, children: list[FakeBranch]) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, overload
 
 from radixlang.default_runtime import get_default_runtime
-from radixlang.errors import ParameterError, ProgramError
+from radixlang.errors import ParameterError, ProgramError, StateClosedError
 from radixlang.executor import Run, RunOptions
 from radixlang.graph import Arg, Graph
 from radixlang.params import PARAM_NAMES, SamplingParams
@@ -231,6 +231,7 @@ class Program:
             run.end_program()
         except BaseException as error:
             run.fail_from_program(error)
+            _raise_root_cause(run, error)
             raise
 
     async def _execute_async(self, run: Run, state: State, arguments: Mapping[str, Any]) -> None:
@@ -239,6 +240,7 @@ class Program:
             run.end_program()
         except BaseException as error:
             run.fail_from_program(error)
+            _raise_root_cause(run, error)
             raise
 
     def call_with(self, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -325,6 +327,13 @@ def _drive(target: Callable[..., Any], state: State, arguments: Mapping[str, Any
         f"{getattr(target, '__name__', 'the program')} awaits something outside its state, and "
         "cannot be traced or nested; pass what it fetches as an argument"
     )
+
+
+def _raise_root_cause(run: Run, error: BaseException) -> None:
+    """A refused append in a failed run is a symptom: raise what the run failed of."""
+    root = run.error
+    if isinstance(error, StateClosedError) and root is not None and error.__cause__ is root:
+        raise root from root.__cause__
 
 
 def _checked(state: State, run: Run, check: bool) -> State:

@@ -66,7 +66,7 @@ def save_replay(state: State, path: str | os.PathLike[str]) -> None:
     Path(path).write_text(text + "\n", encoding="utf-8")
 
 
-def replay(program: Program, path: str | os.PathLike[str], **options: Any) -> Replayed:
+def verify_replay(program: Program, path: str | os.PathLike[str], **options: Any) -> Replayed:
     """Run a program again with a file's arguments and seed, and compare node by node.
 
     Args:

@@ -68,9 +68,9 @@ CASES = [
     (Literal[1, True], "1", 1),
     (Color, "red", Color.RED),
     (Color, "2", Color.TWO),
-    (Optional[int], "null", None),
+    (Optional[int], "null", None),  # noqa: UP045
     (int | None, "3", 3),
-    (Union[int, str], '"three"', "three"),
+    (Union[int, str], '"three"', "three"),  # noqa: UP007
     (list[int], "[1, 2]", [1, 2]),
     (list, '[1, "a"]', [1, "a"]),
     (tuple[int, str], '[1, "a"]', (1, "a")),
@@ -121,7 +121,7 @@ def test_the_constraint_allows_the_text(kind: Any, text: str, value: Any) -> Non
         (int, "4.5"), (int, "07"), (int, "1_000"), (int, ""), (float, "nan"), (float, "1e999"),
         (bool, "yes"), (Literal["a"], "b"), (Color, "blue"), (list[int], "[1, "),
         (list[int], '["a"]'), (list[int], "{}"), (tuple[int, int], "[1]"), (Point, '{"y": 1}'),
-        (Point, '{"x": 1, "z": 2}'), (Model, '{"name": "n", "age": -1}'), (Union[int, None], '"a"'),
+        (Point, '{"x": 1, "z": 2}'), (Model, '{"name": "n", "age": -1}'), (int | None, '"a"'),
         (dict[str, int], "[1]"), (Pair, '{"left": 1}'), (bool | int, "1.5"),
     ],
 )  # fmt: skip
