@@ -112,7 +112,7 @@ def handle_role_end(run: Run, stream: Stream, node: RoleEnd) -> bool:
 def handle_gen(run: Run, stream: Stream, node: Gen) -> bool:
     """Post a generation; the stream goes on, the branch runs it in its turn."""
     params = run.params_for(stream, node)
-    granted = run.reserve(stream, params.max_tokens)
+    granted = run.budget.reserve(stream, params.max_tokens)
     if granted is None:
         return False
     clipped = granted < params.max_tokens
@@ -150,7 +150,8 @@ def _generated(
 ) -> None:  # fmt: skip
     error = generation.exception()
     used = 0 if error is not None else len(generation.result().token_ids)
-    run.settle_budget(granted, used)
+    for waiting in run.budget.settle(granted, used):
+        run.ready(waiting)
     if error is None and not cell.done:
         completion = generation.result()
         cell.completion = completion

@@ -110,8 +110,8 @@ def _parser() -> Any:
 def _position(error: Any, text: str) -> int:
     token = getattr(error, "token", None)
     position = getattr(error, "pos_in_stream", None)
-    at_end = position is None or (token is not None and token.type == "$END")
-    return len(text) if at_end else int(position)
+    at_end = token is not None and token.type == "$END"
+    return len(text) if at_end or position is None else int(position)
 
 
 _SHOWN = {
