@@ -1,0 +1,71 @@
+"""radixlang itself: every call is a branch forked from its parent's.
+
+Arguments: the model, "auto", "int8" or "fp32", and optionally "unshared": every call in a namespace
+of its own, so that the cache finds nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from radixlang import Runtime, SamplingParams
+
+sys.path.insert(0, str(Path(__file__).parent))
+from worker import Call, Outputs, by_level, serve
+
+_alone = itertools.count()
+
+
+def run_unshared(runtime: Runtime, calls: list[Call], levels: list[list[int]]) -> Outputs:
+    """Whole prompts, level by level, each in a namespace of its own."""
+
+    def generate(prompts: list[list[int]], counts: list[int]) -> Outputs:
+        futures = []
+        for prompt, count in zip(prompts, counts, strict=True):
+            branch = runtime.new_branch(namespace=f"alone {next(_alone)}")
+            branch.extend(prompt)
+            futures.append(branch.generate(greedy(count)))
+            branch.release()
+        return [list(future.result().token_ids) for future in futures]
+
+    runtime.flush_cache()
+    return by_level(calls, levels, generate)
+
+
+def greedy(num_tokens: int) -> SamplingParams:
+    """A fixed number of likeliest tokens."""
+    return SamplingParams(max_tokens=num_tokens, temperature=0, ignore_eos=True)
+
+
+def run(runtime: Runtime, calls: list[Call], levels: list[list[int]]) -> Outputs:
+    """All calls at once: the engine knows what has to wait for what."""
+    runtime.flush_cache()
+    branches, futures = {}, {}
+    for i, call in enumerate(calls):
+        branch = runtime.new_branch() if call.parent is None else branches[call.parent].fork(1)[0]
+        branches[i] = branch
+        branch.extend(call.suffix)
+        if call.num_tokens:
+            futures[i] = branch.generate(greedy(call.num_tokens))
+    outputs: Outputs = [[] for _ in calls]
+    for i, future in futures.items():
+        outputs[i] = list(future.result().token_ids)
+    for branch in branches.values():
+        branch.release()
+    return outputs
+
+
+def main() -> None:
+    """Serve workloads."""
+    kind = sys.argv[2] if len(sys.argv) > 2 else "auto"
+    quantization = None if kind == "fp32" else kind
+    with Runtime(sys.argv[1], quantization=quantization) as runtime:
+        work = run_unshared if "unshared" in sys.argv else run
+        serve("radixlang", version("radixlang"), lambda *workload: work(runtime, *workload))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The loop that every peer runs in its own process: a workload a line in, a result a line out.
+
+Standard library only, for peers live in virtual environments of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Call(NamedTuple):
+    """See benchmarks/workloads.py."""
+
+    parent: int | None
+    suffix: list[int]
+    num_tokens: int
+
+
+Outputs = list[list[int]]  # generated token ids by call
+Run = Callable[[list[Call], list[list[int]]], Outputs]
+
+
+def serve(name: str, version: str, run: Run) -> None:
+    """Answer workloads from standard input until it closes."""
+    answer({"ready": name, "version": version})
+    for line in sys.stdin:
+        request = json.loads(line)
+        calls = [Call(*call) for call in request["calls"]]
+        began = time.perf_counter()
+        try:
+            outputs = run(calls, request["levels"])
+        except Exception as error:
+            answer({"error": f"{type(error).__name__}: {error}"})
+            continue
+        seconds = time.perf_counter() - began
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        answer({"seconds": seconds, "peak_bytes": peak, "outputs": outputs})
+
+
+def answer(message: dict[str, Any]) -> None:
+    """One line of JSON on the real standard output."""
+    sys.__stdout__.write(json.dumps(message) + "\n")
+    sys.__stdout__.flush()
+
+
+def prompts(calls: list[Call], level: list[int], full: dict[int, list[int]]) -> list[list[int]]:
+    """Whole prompts of a level's calls, their parents' tokens first."""
+    return [
+        (full[calls[i].parent] if calls[i].parent is not None else []) + calls[i].suffix
+        for i in level
+    ]
+
+
+def by_level(
+    calls: list[Call],
+    levels: list[list[int]],
+    generate: Callable[[list[list[int]], list[int]], Outputs],
+) -> Outputs:
+    """Run level by level through generate(prompts, counts), which may batch as it likes.
+
+    Calls that generate nothing only stand for a shared prefix and are not sent.
+    """
+    full: dict[int, list[int]] = {}
+    outputs: Outputs = [[] for _ in calls]
+    for level in levels:
+        whole = dict(zip(level, prompts(calls, level, full), strict=True))
+        asked = [i for i in level if calls[i].num_tokens]
+        if asked:
+            answers = generate([whole[i] for i in asked], [calls[i].num_tokens for i in asked])
+            for i, tokens in zip(asked, answers, strict=True):
+                outputs[i] = tokens
+        for i in level:
+            full[i] = whole[i] + outputs[i]
+    return outputs
