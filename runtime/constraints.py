@@ -371,6 +371,8 @@ def _raise_on_error(engine: llguidance.LLMatcher, spec: Constraint) -> None:
         raise UnsupportedConstraintError(
             f"{_brief(spec)} is too complex for the bounds on time and memory: {first}"
         )
+    if first.startswith("NoExtension"):
+        raise InvalidConstraintError(f"{_brief(spec)} can match no text at all")
     raise InvalidConstraintError(f"{_brief(spec)} cannot be used: {first}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,7 @@ def load(spec: Grammar) -> LoadedGrammar:
             f"at most {MAX_GRAMMAR_CHARS:,} are taken"
         )
     grammar = _read(spec)
+    _check_regexes(spec, grammar)
     _refuse_declared(spec, grammar)
     _refuse_growing_templates(spec, grammar)
     _keep_captured(spec, grammar)
@@ -102,7 +104,7 @@ def _read(spec: Grammar) -> Any:
         raise UnsupportedConstraintError("the grammar is nested too deeply") from None
     except LarkError as error:
         raise InvalidConstraintError(_with_place(spec.text, error)) from None
-    except (OSError, ValueError, AssertionError, KeyError) as error:
+    except Exception as error:  # lark lets through whatever a wrong grammar makes fail inside it
         raise InvalidConstraintError(f"bad grammar: {error}") from None
     return grammar
 
@@ -122,7 +124,7 @@ def _build(spec: Grammar, grammar: Any, parser: Any, must: bool = False) -> lark
         )
     except RecursionError:
         raise UnsupportedConstraintError("the grammar is nested too deeply") from None
-    except (LarkError, KeyError, AssertionError, ValueError) as error:
+    except Exception as error:  # as above
         if not must:
             return None
         raise InvalidConstraintError(_with_place(spec.text, error)) from None
@@ -140,6 +142,24 @@ def _with_place(text: str, error: Exception) -> str:
         return f"bad grammar: {message}"
     use = rf"(?<![\w])(?P<at>{re.escape(name)})(?!\w)"
     return locate(text, use, f"bad grammar: {message.splitlines()[0]}")
+
+
+def _check_regexes(spec: Grammar, grammar: Any) -> None:
+    """Compile every regex by itself: lark's own errors of them name no place."""
+    trees = [tree for _, (tree, _) in grammar.term_defs if tree is not None]
+    trees += [tree for _, _, tree, _ in grammar.rule_defs]
+    for tree in trees:
+        for token in tree.scan_values(lambda value: getattr(value, "type", "") == "REGEXP"):
+            body, _, flags = str(token)[1:].rpartition("/")
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", FutureWarning)
+                    re.compile(f"(?{flags}){body}" if flags else body)
+            except (re.error, RecursionError, OverflowError) as error:
+                message = f"bad regex: {error}"
+                raise InvalidConstraintError(
+                    locate(spec.text, re.escape(str(token)), message)
+                ) from None
 
 
 def _refuse_declared(spec: Grammar, grammar: Any) -> None:
@@ -186,7 +206,7 @@ def _keep_captured(spec: Grammar, grammar: Any) -> None:
     by_name = {name: options for name, _, _, options in grammar.rule_defs}
     terminals = {name for name, _ in grammar.term_defs}
     aliases = {
-        str(alias.children[1])
+        str(getattr(alias.children[1], "name", alias.children[1]))
         for _, _, tree, _ in grammar.rule_defs
         for alias in tree.find_data("alias")
         if alias.children[1] is not None

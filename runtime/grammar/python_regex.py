@@ -193,12 +193,12 @@ class _Translator:
         if op is ops.AT:
             return self.anchor(value, flags)
         direction, body = value
-        inside = self.sequence(_flatten(body, flags), is_cut=True, is_open=True)
-        reach = _max_width(body)
+        inside, reach = _flatten(body, flags), _max_width(body)
+        beyond: Item = ("PATTERN", ANY_TEXT, 0)
         if direction > 0:
-            seen: Pattern = cat(inside, ANY_TEXT)
+            seen = self.sequence([*inside, beyond], is_cut=True, is_open=False)
             return [Condition(right=Not(seen) if op is ops.ASSERT_NOT else seen, reach=reach)]
-        seen = cat(ANY_TEXT, inside)
+        seen = self.sequence([beyond, *inside], is_cut=False, is_open=True)
         return [Condition(left=Not(seen) if op is ops.ASSERT_NOT else seen, reach=reach)]
 
     def anchor(self, kind: Any, flags: int) -> list[Condition]:
