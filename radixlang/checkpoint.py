@@ -11,7 +11,7 @@ from typing import Any
 
 from radixlang.default_runtime import get_default_runtime
 from radixlang.executor import Run, RunOptions
-from radixlang.handlers import emit
+from radixlang.node_parts import emit
 from radixlang.params import SamplingParams
 from radixlang.protocol import Backend, Completion, Markup
 from radixlang.serial import check_version

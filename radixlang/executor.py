@@ -106,7 +106,7 @@ class Run(Driver):
             self.program_ended = True
             self.post(self._check_finished)
 
-    def read(self, block: Block, ref: Ref, location: Location | None = None) -> Any:
+    def read(self, block: Block, ref: Ref) -> Any:
         """The value at ref; runs the program up to it and waits."""
         cell = self.look(block, ref)
         self.wait(lambda: cell.done)

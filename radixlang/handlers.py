@@ -10,7 +10,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from radixlang.errors import BudgetError, JoinError, ParameterError
+from radixlang.branching import handle_adopt, handle_call, handle_fork, handle_join
+from radixlang.errors import BudgetError
 from radixlang.graph import (
     Adopt,
     Arg,
@@ -20,14 +21,13 @@ from radixlang.graph import (
     Gen,
     Join,
     Option,
-    Part,
-    Ref,
     RoleBegin,
     RoleEnd,
     Select,
     Text,
 )
-from radixlang.protocol import Branch, Completion, Delta, Generation, Markup, OptionScore
+from radixlang.node_parts import argument, branch_of, emit, resolve_parts
+from radixlang.protocol import Completion, Delta, Generation, Markup, OptionScore
 from radixlang.scoring import choose, needs_unconditional, scores_of
 from radixlang.streams import Cell, Stream, Turn
 from radixlang.waits import offload
@@ -47,45 +47,6 @@ def handle_text(run: Run, stream: Stream, node: Text) -> bool:
         if text:
             emit(stream, text)
     return True
-
-
-def emit(stream: Stream, text: str) -> None:
-    """Append text to the branch and to the record of the prompt."""
-    branch_of(stream).extend(text)
-    stream.pieces.append(text)
-
-
-def branch_of(stream: Stream) -> Branch:
-    """The stream's branch, which it has for as long as it runs."""
-    assert stream.branch is not None, "a stream without a branch was driven"
-    return stream.branch
-
-
-def resolve_parts(run: Run, stream: Stream, parts: tuple[Part, ...]) -> list[str] | None:
-    """Parts as texts, or None after arranging to be woken when a missing value is there."""
-    for part in parts:
-        if isinstance(part, Ref):
-            cell = run.cell(part.block, part.slot, part.name)
-            if not cell.done:
-                cell.on_done(run.wake_by(stream))
-                return None
-            if cell.error is not None:
-                raise cell.error
-    return [part if isinstance(part, str) else _format(run, part) for part in parts]
-
-
-def _format(run: Run, part: Ref | Arg) -> str:
-    if isinstance(part, Arg):
-        return format(argument(run, part.name), part.spec)
-    return format(run.cell(part.block, part.slot).value, part.spec)
-
-
-def argument(run: Run, name: str) -> Any:
-    """The value of an open argument of the graph."""
-    try:
-        return run.args[name]
-    except KeyError:
-        raise ParameterError(f"program {run.name!r} needs the argument {name!r}") from None
 
 
 def handle_role_begin(run: Run, stream: Stream, node: RoleBegin) -> bool:
@@ -273,133 +234,6 @@ def _chosen(
         run.events.append((cell, delta))
     cell.resolve(cell.choice.text)
     run.step(stream)
-
-
-def handle_fork(run: Run, stream: Stream, node: Fork) -> bool:
-    """Branch the tree: one lease a child, nothing copied."""
-    prefix = resolve_parts(run, stream, node.prefix) or []
-    hub = branch_of(stream)
-    if prefix:
-        hub = hub.fork(1)[0]
-        for text in prefix:
-            hub.extend(text)
-    branches = hub.fork(len(node.children))
-    if prefix:
-        hub.release()
-    for child_id, branch in zip(node.children, branches, strict=True):
-        child = Stream(run.blocks[child_id], branch, stream)
-        child.pieces.extend(prefix)
-        if node.on_error == "collect":
-            child.domain = child
-        run.add_stream(child)
-    return True
-
-
-def handle_join(run: Run, stream: Stream, node: Join) -> bool:
-    """Wait for the children, bind or append what they made, and free them."""
-    if not _children_ready(run, stream, node):
-        return False
-    stream.join_at = 0
-    children = [run.streams[child] for child in node.children]
-    cell = run.cell(stream.block.id, node.slot, node.name)
-    values: Any = _join_values(run, node, children)
-    if node.mode == "reduce":
-        assert node.reducer is not None
-        call = partial(node.reducer, values)
-        offload(call, lambda value, error: run.post(
-            partial(_reduced, run, stream, node, cell, value, error)))  # fmt: skip
-        return False
-    if node.mode == "text":
-        text = node.separator.join(value for value in values if value is not None)
-        if text:
-            emit(stream, text)
-    _end_join(run, node, cell, values)
-    return True
-
-
-def _end_join(run: Run, node: Join, cell: Cell, value: Any) -> None:
-    if node.close:
-        for child in node.children:
-            below = run.streams[child]
-            below.ended = True
-            run.settle(below)
-    cell.name = node.name
-    cell.resolve(value)
-
-
-def _reduced(
-    run: Run, stream: Stream, node: Join, cell: Cell, value: Any, error: BaseException | None
-) -> None:
-    if stream.error is not None:
-        return
-    if error is not None:
-        run.fail(stream, node, error)
-        return
-    _end_join(run, node, cell, value)
-    run.step(stream)
-
-
-def _children_ready(run: Run, stream: Stream, node: Join) -> bool:
-    """Whether all children are done; otherwise the stream is woken by the first that is not."""
-    while stream.join_at < len(node.children):
-        child = run.streams[node.children[stream.join_at]]
-        if not child.is_complete:
-            if child.watchers is None:
-                child.watchers = []
-            child.watchers.append(stream)
-            return False
-        stream.join_at += 1
-    return True
-
-
-def _join_values(run: Run, node: Join, children: list[Stream]) -> list[Any]:
-    errors = {index: child.error for index, child in enumerate(children) if child.error}
-    if errors and node.missing == "raise":
-        first = next(iter(errors.values()))
-        names = ", ".join(map(str, errors))
-        raise JoinError(
-            f"{len(errors)} of {len(children)} branches failed (index {names}); the first: {first}",
-            dict(errors), location=str(node.location or ""), branch=first.branch,
-            prompt_tail=first.prompt_tail,
-        )  # fmt: skip
-    if node.mode == "text":
-        return [None if child.error else child.own_text() for child in children]
-    values = []
-    for ref in node.refs:
-        cell = run.cell(ref.block, ref.slot) if ref is not None else None
-        values.append(cell.value if cell is not None and cell.error is None else None)
-    return values
-
-
-def handle_adopt(run: Run, stream: Stream, node: Adopt) -> bool:
-    """Go on where the child ended: its branch becomes this one's."""
-    child = run.streams[node.child]
-    if child.error is not None:
-        raise child.error
-    if not child.is_complete:
-        if child.watchers is None:
-            child.watchers = []
-        child.watchers.append(stream)
-        return False
-    old, stream.branch = branch_of(stream), branch_of(child)
-    child.branch, child.adopted = None, True
-    old.release()
-    stream.pieces.extend(child.pieces)
-    stream.roles = child.roles
-    return True
-
-
-def handle_call(run: Run, stream: Stream, node: Call) -> bool:
-    """Start a nested program on a branch of its own."""
-    block = run.blocks[node.child]
-    if node.scope == "isolate":
-        branch = run.backend.new_branch(namespace=run.options.namespace)
-        child = Stream(block, branch)
-        child.domain = stream.domain
-    else:
-        child = Stream(block, branch_of(stream).fork(1)[0], stream)
-    run.add_stream(child)
-    return True
 
 
 def handle_dynamic(run: Run, stream: Stream, node: Dynamic) -> bool:

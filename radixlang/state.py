@@ -33,26 +33,25 @@ from radixlang.graph import (
     Text,
     check_scope,
 )
+from radixlang.naming import Constant, Named, Names, Outer
 from radixlang.protocol import Message
-from radixlang.reading import Reading
 from radixlang.recorder import Placeholder, Recorder
+from radixlang.turns import RoleContext
 
 if TYPE_CHECKING:
     from radixlang.groups import ForkGroup, Joined
     from radixlang.program import Program
 
 T = TypeVar("T")
-Names = dict[str, Any]
-Outer = tuple[Names, Any]  # (names, outer Outer or None)
 
 
-class State(Reading):
+class State(Named):
     """One branch of a running program.
 
     `s += …` appends, `s["x"]` waits for and returns a value, `s.fork(n)` branches.
     """
 
-    __slots__ = ("_birth", "_closed", "_names", "_outer", "_result", "_role", "_samples")
+    __slots__ = ("_closed", "_result", "_role", "_samples")
 
     def __init__(
         self, recorder: Recorder, block: Block, outer: Outer | None = None, role: str | None = None
@@ -201,49 +200,6 @@ class State(Reading):
     def assistant(self) -> RoleContext:
         """`with s.assistant(): …`"""
         return RoleContext(self, "assistant")
-
-    # -- names --------------------------------------------------------------------------
-
-    def _bind(self, name: str | None, value: Any) -> None:
-        if name is not None:
-            if self._names is None:
-                self._names = {}
-            self._names[name] = value
-
-    def _freeze_names(self) -> Outer | None:
-        """Names as they are now, for a child to see; later bindings of ours stay ours."""
-        if self._names:
-            self._outer = (self._names, self._outer)
-            self._names = None
-        return self._outer
-
-    def _lookup(self, name: str) -> Any:
-        if self._names is not None and name in self._names:
-            return self._names[name]
-        outer = self._outer
-        while outer is not None:
-            if name in outer[0]:
-                return outer[0][name]
-            outer = outer[1]
-        known = ", ".join(map(repr, self.names())) or "none yet"
-        raise KeyError(f"no variable {name!r} in program {self._recorder.name!r}; bound: {known}")
-
-    def names(self, own: bool = False) -> list[str]:
-        """Variables visible here in order of binding; `own`: only those bound since the fork."""
-        layers = [self._names or {}]
-        outer = self._outer
-        while outer is not None and not (own and outer is self._birth):
-            layers.append(outer[0])
-            outer = outer[1]
-        return list(dict.fromkeys(name for layer in reversed(layers) for name in layer))
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.names()
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        """Bind a value of Python to a variable of this branch."""
-        self._check_open()
-        self._bind(name, Constant(value))
 
     # -- branching ----------------------------------------------------------------------
 
@@ -408,36 +364,3 @@ class State(Reading):
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("a state is not iterable; iterate s.fork(n), or s.stream(name)")
-
-
-class Constant:
-    """A value that Python bound with `s[name] = value`."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-class RoleContext:
-    """One turn as a with block; it closes also when the body raises."""
-
-    __slots__ = ("_name", "_state")
-
-    def __init__(self, state: State, name: str) -> None:
-        self._state = state
-        self._name = name
-
-    def __enter__(self) -> State:
-        return self._state.role_begin(self._name)
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        state = self._state
-        try:
-            state._check_open()
-        except StateClosedError:
-            if error is None:
-                raise
-            return
-        if error is None or state._role == self._name:
-            state.role_end(self._name)

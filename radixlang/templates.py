@@ -25,7 +25,8 @@ from typing import Any
 from radixlang.errors import TemplateError
 from radixlang.program import RUN_NAMES, Program
 from radixlang.state import State
-from radixlang.template_nodes import Environment, Source, Step, build
+from radixlang.template_nodes import Step, build
+from radixlang.template_values import Environment, Source
 
 _TAGS = re.compile(
     r"\{%\s*raw\s*%\}.*?\{%\s*endraw\s*%\}|\{#.*?#\}|"

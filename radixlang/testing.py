@@ -11,13 +11,10 @@ answers in pieces, and counts shared and unique tokens with a real prefix trie.
 from __future__ import annotations
 
 import hashlib
-import heapq
-import itertools
 import json
 import re
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -35,6 +32,7 @@ from radixlang.errors import (
 )
 from radixlang.fake_branch import FakeBranch, Plan
 from radixlang.fake_tokens import codec_of
+from radixlang.fake_worker import Worker
 from radixlang.params import SamplingParams
 from radixlang.protocol import Branch, Completion, Delta, Message, OptionScore, Usage
 from radixlang.token_trie import TokenTrie
@@ -42,7 +40,6 @@ from radixlang.token_trie import TokenTrie
 Answer = str | BaseException
 Answers = "Mapping[str, Answer] | Sequence[Answer] | Callable[[str, SamplingParams], Answer] | None"
 _WORDS = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "iris", "jade"]
-_IDLE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ class FakeBackend:
         self._model_name = model_name
         self._tries: dict[str, TokenTrie] = {}
         self._stats = FakeStats()
-        self._worker = _Worker()
+        self._worker = Worker()
 
     # -- Backend ------------------------------------------------------------------------
 
@@ -327,57 +324,6 @@ class FakeBackend:
                      if pair[0] != pair[1]), min(len(ids), len(goal)))  # fmt: skip
         greedy = tuple(index < same for index in range(len(ids)))
         return OptionScore(option, ids, tuple(-0.1 if hit else -3.0 for hit in greedy), greedy)
-
-
-class _Worker:
-    """One daemon thread that runs posted work in order, and goes away when idle."""
-
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self._now: deque[Callable[[], None]] = deque()
-        self._later: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
-        self._alive = False
-        self._closed = False
-
-    def check_open(self) -> None:
-        """Raise a RuntimeClosedError after close."""
-        if self._closed:
-            raise RuntimeClosedError("the fake backend was closed")
-
-    def close(self) -> None:
-        """Take no more work; what is queued still runs."""
-        self._closed = True
-
-    def post(self, work: Callable[[], None], due: float | None = None) -> None:
-        """Queue work, now or for a time."""
-        if due is None:
-            self.check_open()
-        with self.changed:
-            if due is None:
-                self._now.append(work)
-            else:
-                heapq.heappush(self._later, (due, next(self._order), work))
-            if not self._alive:
-                self._alive = True
-                threading.Thread(target=self._loop, name="radixlang-fake", daemon=True).start()
-            self.changed.notify()
-
-    def _loop(self) -> None:
-        while (work := self._next()) is not None:
-            work()
-
-    def _next(self) -> Callable[[], None] | None:
-        with self.changed:
-            while True:
-                if self._later and self._later[0][0] <= time.monotonic():
-                    return heapq.heappop(self._later)[2]
-                if self._now:
-                    return self._now.popleft()
-                wait = self._later[0][0] - time.monotonic() if self._later else _IDLE_S
-                if not self.changed.wait(max(0.0, wait)) and not self._later and not self._now:
-                    self._alive = False
-                    return None
 
 
 def _made_up(prompt: str, params: SamplingParams, constraint: Any) -> Answer:

@@ -1,0 +1,65 @@
+"""The fake's engine thread: one daemon, alive only while there is work."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from radixlang.errors import RuntimeClosedError
+
+_IDLE_S = 0.5
+
+
+class Worker:
+    """One daemon thread that runs posted work in order, and goes away when idle."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self._now: deque[Callable[[], None]] = deque()
+        self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._alive = False
+        self._closed = False
+
+    def check_open(self) -> None:
+        """Raise a RuntimeClosedError after close."""
+        if self._closed:
+            raise RuntimeClosedError("the fake backend was closed")
+
+    def close(self) -> None:
+        """Take no more work; what is queued still runs."""
+        self._closed = True
+
+    def post(self, work: Callable[[], None], due: float | None = None) -> None:
+        """Queue work, now or for a time."""
+        if due is None:
+            self.check_open()
+        with self.changed:
+            if due is None:
+                self._now.append(work)
+            else:
+                heapq.heappush(self._later, (due, next(self._order), work))
+            if not self._alive:
+                self._alive = True
+                threading.Thread(target=self._loop, name="radixlang-fake", daemon=True).start()
+            self.changed.notify()
+
+    def _loop(self) -> None:
+        while (work := self._next()) is not None:
+            work()
+
+    def _next(self) -> Callable[[], None] | None:
+        with self.changed:
+            while True:
+                if self._later and self._later[0][0] <= time.monotonic():
+                    return heapq.heappop(self._later)[2]
+                if self._now:
+                    return self._now.popleft()
+                wait = self._later[0][0] - time.monotonic() if self._later else _IDLE_S
+                if not self.changed.wait(max(0.0, wait)) and not self._later and not self._now:
+                    self._alive = False
+                    return None
