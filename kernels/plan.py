@@ -9,13 +9,12 @@ import torch
 from numpy.typing import NDArray
 
 from radixlang.kernels.batch import TreeBatch, check_batch
-from radixlang.kernels.tiles import CDNA3
+from radixlang.kernels.tiles import CDNA3, Tile, launches
 from radixlang.kernels.topology import Topology, build_topology, grow, ranges
 
 if TYPE_CHECKING:
     from radixlang.kernels.cpu_schedule import CpuSchedule
     from radixlang.kernels.device_plan import DevicePlan
-    from radixlang.kernels.tiles import Tile
     from radixlang.kernels.units import UnitPlan
 
 __all__ = ["AttentionPlan", "TreeBatch", "plan_attention"]
@@ -193,8 +192,6 @@ class AttentionPlan:
         self, itemsize: int, *, tile_rows: int, quantized: bool
     ) -> tuple[tuple[Tile, bool], ...]:
         """(tile, quantised) of every launch that a decode plan with these tiles can need."""
-        from radixlang.kernels.units import launches
-
         return launches(
             self.group_size,
             self.head_dim,

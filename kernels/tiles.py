@@ -74,3 +74,53 @@ def block_d(head_dim: int) -> int:
 
 def _power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """One kind of layer and what it runs on."""
+
+    group: int
+    heads: int
+    dim: int
+    window: int | None
+    deterministic: bool
+    num_sms: int
+    itemsize: int
+    arch: int
+    tile_rows: int
+
+    def tile(self, packed_rows: int, *, quantized: bool = False) -> Tile:
+        return pick_tile(
+            packed_rows,
+            self.dim,
+            self.group,
+            itemsize=self.itemsize,
+            quantized=quantized,
+            arch=self.arch,
+        )
+
+    def tiles(self, num_rows: int, *, cold: bool) -> tuple[Tile, Tile]:
+        """The small tile, and the one for the node with the most rows."""
+        if self.deterministic:  # one shape, so that company cannot change the arithmetic
+            return self.tile(1), self.tile(1)
+        most = max(num_rows, self.tile_rows) * self.group
+        return self.tile(1), self.tile(max(most, SMALL_M + 1), quantized=cold)
+
+
+def launches(
+    group_size: int,
+    head_dim: int,
+    *,
+    itemsize: int,
+    arch: int,
+    tile_rows: int,
+    quantized: bool,
+    deterministic: bool,
+) -> tuple[tuple[Tile, bool], ...]:
+    """(tile, quantised) of every list that plans for nodes of up to `tile_rows` rows can have."""
+    shape = LayerShape(group_size, 1, head_dim, None, deterministic, 1, itemsize, arch, tile_rows)
+    small, large = shape.tiles(tile_rows, cold=quantized)
+    heights = dict.fromkeys((small.block_m, large.block_m))
+    kinds = (False, True) if quantized else (False,)
+    return tuple((shape.tile(height, quantized=kind), kind) for kind in kinds for height in heights)

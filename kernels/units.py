@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from radixlang.kernels.tiles import SMALL_M, Tile, pick_tile
+from radixlang.kernels.tiles import SMALL_M, LayerShape, Tile
 from radixlang.kernels.topology import GRID, Topology, ranges
 
 RESERVE = 64  # tokens a decoding tail can grow by before units are cut anew
@@ -66,7 +66,7 @@ def build_units(
     rows, and with `quantized` those for int8 even if there is none: a captured graph needs the
     same tiles for every plan.
     """
-    shape = _Shape(
+    shape = LayerShape(
         group_size,
         num_kv_heads,
         head_dim,
@@ -80,58 +80,8 @@ def build_units(
     return _Cutter(topology, shape, quantized).cut()
 
 
-def launches(
-    group_size: int,
-    head_dim: int,
-    *,
-    itemsize: int,
-    arch: int,
-    tile_rows: int,
-    quantized: bool,
-    deterministic: bool,
-) -> tuple[tuple[Tile, bool], ...]:
-    """(tile, quantised) of every list that plans for nodes of up to `tile_rows` rows can have."""
-    shape = _Shape(group_size, 1, head_dim, None, deterministic, 1, itemsize, arch, tile_rows)
-    small, large = shape.tiles(tile_rows, cold=quantized)
-    heights = dict.fromkeys((small.block_m, large.block_m))
-    kinds = (False, True) if quantized else (False,)
-    return tuple((shape.tile(height, quantized=kind), kind) for kind in kinds for height in heights)
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """One kind of layer and what it runs on."""
-
-    group: int
-    heads: int
-    dim: int
-    window: int | None
-    deterministic: bool
-    num_sms: int
-    itemsize: int
-    arch: int
-    tile_rows: int
-
-    def tile(self, packed_rows: int, *, quantized: bool = False) -> Tile:
-        return pick_tile(
-            packed_rows,
-            self.dim,
-            self.group,
-            itemsize=self.itemsize,
-            quantized=quantized,
-            arch=self.arch,
-        )
-
-    def tiles(self, num_rows: int, *, cold: bool) -> tuple[Tile, Tile]:
-        """The small tile, and the one for the node with the most rows."""
-        if self.deterministic:  # one shape, so that company cannot change the arithmetic
-            return self.tile(1), self.tile(1)
-        most = max(num_rows, self.tile_rows) * self.group
-        return self.tile(1), self.tile(max(most, SMALL_M + 1), quantized=cold)
-
-
 class _Cutter:
-    def __init__(self, topology: Topology, shape: _Shape, quantized: bool) -> None:
+    def __init__(self, topology: Topology, shape: LayerShape, quantized: bool) -> None:
         self.topology = topology
         self.shape = shape
         self.quantized = quantized
