@@ -18,11 +18,12 @@ class Worker:
     """One daemon thread that runs posted work in order, and goes away when idle."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
+        self.changed = threading.Condition(threading.Lock())
         self._now: deque[Callable[[], None]] = deque()
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._alive = False
+        self._idle = False
         self._closed = False
 
     def check_open(self) -> None:
@@ -46,7 +47,8 @@ class Worker:
             if not self._alive:
                 self._alive = True
                 threading.Thread(target=self._loop, name="radixlang-fake", daemon=True).start()
-            self.changed.notify()
+            if self._idle:
+                self.changed.notify()
 
     def _loop(self) -> None:
         while (work := self._next()) is not None:
@@ -60,6 +62,9 @@ class Worker:
                 if self._now:
                     return self._now.popleft()
                 wait = self._later[0][0] - time.monotonic() if self._later else _IDLE_S
-                if not self.changed.wait(max(0.0, wait)) and not self._later and not self._now:
+                self._idle = True
+                woken = self.changed.wait(max(0.0, wait))
+                self._idle = False
+                if not woken and not self._later and not self._now:
                     self._alive = False
                     return None
