@@ -89,7 +89,8 @@ def compiled_row() -> tuple[float, float]:
 
     @function
     def row(s: State, q: str) -> None:
-        s += f"Question: {q}\nAnswer: " + gen("a", max_tokens=4) + "\nWhy? " + gen("b", max_tokens=4)
+        s += f"Question: {q}\nAnswer: " + gen("a", max_tokens=4)
+        s += "\nWhy? " + gen("b", max_tokens=4)
 
     compiled = row.compile()
     rows = [{"q": str(index)} for index in range(COUNT)]

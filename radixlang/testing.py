@@ -233,8 +233,13 @@ class FakeBackend:
         return Plan(self._deltas(kept), completion, None)
 
     def keep(self, namespace: str, tokens: list[int], completion: Completion) -> None:
-        """Cache a finished generation and count it."""
-        self._trie(namespace).insert(tokens)
+        """Cache a finished generation and count it.
+
+        A generation that ended by its length has sampled its last token and not computed it:
+        what follows computes it, once.
+        """
+        is_cut = completion.finish_reason == "length"
+        self._trie(namespace).insert(tokens[:-1] if is_cut else tokens)
         old, usage = self._stats, completion.usage
         self._stats = replace(
             old,

@@ -28,6 +28,7 @@ from radixlang.runtime.runner import ModelRunner
 from radixlang.runtime.scheduler import Limits
 from radixlang.runtime.sizes import make_cache, max_batch_tokens_for
 from radixlang.runtime.stats import Counters, RuntimeStats, StepProfile
+from radixlang.runtime.tokenizer import Tokenizer
 from radixlang.runtime.tree_view import draw, path_tokens, take_snapshot
 
 
@@ -154,6 +155,11 @@ class Runtime:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids, special tokens included."""
         return self._loaded.tokenizer.decode(token_ids)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer: what `explain` counts with."""
+        return self._loaded.tokenizer
 
     def compile_constraint(self, spec: Any) -> Any:
         """Compile a constraint specification for this model's vocabulary (cached by content)."""

@@ -200,10 +200,10 @@ def test_explain_counts_by_hand() -> None:
     assert found.num_prompt_tokens == 4 * 110
     assert found.num_unique_tokens == 110  # the four branches say the same
     assert found.num_generated_tokens == 20
-    assert found.peak_kv_tokens == 110 + 20
+    assert found.peak_kv_tokens == 110 + 4 * 4  # nothing follows each branch's last token
     assert found.unshared_kv_tokens == 4 * 115
     assert found.is_exact
-    assert found.kv_bytes(1000) == 130_000
+    assert found.kv_bytes(1000) == 126_000
     assert [(edge.num_tokens, edge.num_readers) for edge in found.edges[:2]] == [(100, 4), (10, 1)]
     assert "75% of prefill saved" in str(found)
 
