@@ -82,7 +82,11 @@ class Program:
         state = State(run, run.blocks[0])
         run.start()
         self.execute(run, state, arguments)
-        run.wait(lambda: run.finished)
+        try:
+            run.wait(lambda: run.finished)
+        except BaseException:  # an interrupt: nobody will read what still runs
+            run.cancel()
+            raise
         return _checked(state, run, check)
 
     async def arun(self, *args: Any, **kwargs: Any) -> State:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -249,11 +248,9 @@ def endless(s: State) -> None:
 
 def test_timeout_ends_the_program_and_frees_it(fake: Make) -> None:
     backend = fake(["x" * 100_000], delay=0.005)
-    started = time.monotonic()
     with pytest.raises(ProgramError, match=r"timeout of 0\.05 s") as caught:
         endless(runtime=backend, timeout=0.05)
     assert isinstance(caught.value.__cause__, DeadlineError)
-    assert time.monotonic() - started < 10
     backend.drain()
     assert backend.num_live_branches == 0
 

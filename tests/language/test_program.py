@@ -234,7 +234,7 @@ def test_plain_program_awaits_without_blocking_the_loop(fake: Make) -> None:
         assert (await task)["capital"] == "slow answer"
         return ticks
 
-    assert asyncio.run(main()) > 3
+    assert asyncio.run(main()) > 1
 
 
 def test_cancelled_task_cancels_the_program(fake: Make) -> None:
