@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from radixlang.errors import NeedsValueError, ParameterError
+from radixlang.graph import Ref
 from radixlang.reading import Reading
 
 Names = dict[str, Any]
@@ -17,6 +19,39 @@ class Constant:
 
     def __init__(self, value: Any) -> None:
         self.value = value
+
+
+class Captured:
+    """A part of a generation that its constraint names; found in the text when it is read."""
+
+    __slots__ = ("constraint", "name", "ref", "state")
+
+    def __init__(self, state: Named, ref: Ref, constraint: Any, name: str) -> None:
+        self.state = state
+        self.ref = ref
+        self.constraint = constraint
+        self.name = name
+
+    @property
+    def value(self) -> str | None:
+        """The captured text; None where the text has no such part."""
+        from radixlang.constraints import match
+
+        text = self.state._recorder.read(self.state._block, self.ref)
+        if not isinstance(text, str):
+            raise NeedsValueError(f"the capture {self.name!r} of {text!r} was asked for")
+        return (match(self.constraint, text).captures or {}).get(self.name)
+
+
+def captures_of(constraint: Any) -> tuple[str, ...]:
+    """Names that a constraint captures."""
+    from radixlang.constraints import Capture, Grammar, Sequence
+
+    if isinstance(constraint, Grammar):
+        return constraint.captures
+    if isinstance(constraint, Sequence):
+        return tuple(part.name for part in constraint.parts if isinstance(part, Capture))
+    return ()
 
 
 class Named(Reading):
@@ -36,6 +71,25 @@ class Named(Reading):
             if self._names is None:
                 self._names = {}
             self._names[name] = value
+
+    def _bind_generation(self, name: str | None, ref: Ref, constraint: Any) -> None:
+        """Bind a generation, and the parts that its constraint captures."""
+        self._bind(name, ref)
+        if constraint is not None:
+            for part in captures_of(constraint):
+                self._bind(part, Captured(self, ref, constraint, part))
+
+    def _own_ref(self, name: str) -> Ref | None:
+        """The value node behind a variable bound since the fork; None if there is none."""
+        if name not in self.names(own=True):
+            return None
+        found = self._lookup(name)
+        if isinstance(found, Captured):
+            raise ParameterError(
+                f"the capture {name!r} cannot be joined; read it from the branches, "
+                f"or join the generation it is part of"
+            )
+        return found if isinstance(found, Ref) else getattr(found, "ref", None)
 
     def _freeze_names(self) -> Outer | None:
         """Names as they are now, for a child to see; later bindings of ours stay ours."""

@@ -48,6 +48,9 @@ class Reading:
         ref = found if isinstance(found, Ref) else getattr(found, "ref", None)
         if ref is None:
             return found.value
+        if hasattr(found, "constraint"):  # a capture: its generation is awaited, then searched
+            await self._run().read_async(self._block, ref)
+            return found.value
         if not isinstance(self._recorder, Run):
             return self._recorder.read(self._block, ref)
         return await self._recorder.read_async(self._block, ref)

@@ -33,7 +33,7 @@ from radixlang.graph import (
     Text,
     check_scope,
 )
-from radixlang.naming import Constant, Named, Names, Outer
+from radixlang.naming import Captured, Constant, Named, Names, Outer
 from radixlang.protocol import Message
 from radixlang.recorder import Placeholder, Recorder
 from radixlang.turns import RoleContext
@@ -95,7 +95,8 @@ class State(Named):
             slot = self._new_slot()
             self._record(Gen(slot, item.name, item.params, item.overrides, item.constraint,
                              item.output, self._recorder.location()))  # fmt: skip
-            self._bind(item.name, Ref(self._block.id, slot, item.name or ""))
+            ref = Ref(self._block.id, slot, item.name or "")
+            self._bind_generation(item.name, ref, item.constraint)
         elif isinstance(item, SelectItem):
             self._add_select(item)
         elif isinstance(item, RoleOpen):
@@ -249,12 +250,6 @@ class State(Named):
         self._bind(name, joined)
         return joined
 
-    def _own_ref(self, name: str) -> Ref | None:
-        if name not in self.names(own=True):
-            return None
-        found = self._lookup(name)
-        return found if isinstance(found, Ref) else getattr(found, "ref", None)
-
     def adopt(self, group: ForkGroup, index: int) -> State:
         """Go on where a branch of the group ended; the others end here."""
         self._check_open()
@@ -354,7 +349,7 @@ class State(Named):
     def ref(self, name: str) -> Placeholder:
         """The value for an f-string, without waiting: `f"{s.ref('x')}"` waits in the graph."""
         found = self._lookup(name)
-        if isinstance(found, Constant):
+        if isinstance(found, (Constant, Captured)):
             raise ParameterError(f"{name!r} is a value of Python; interpolate it as it is")
         return self._recorder.defer(found if isinstance(found, Ref) else found.ref)
 
