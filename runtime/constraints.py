@@ -144,12 +144,14 @@ class Matcher:
         """
         ids = list(token_ids)
         num_taken = self._engine.try_consume_tokens(ids)
-        _raise_on_error(self._engine, self.compiled.spec)
-        if num_taken < len(ids):
-            self._engine.rollback(num_taken)
-            raise ConstraintError(self._refusal(ids[num_taken], num_taken))
-        self.tokens.extend(ids)
+        self.tokens.extend(ids[:num_taken])
         self._row = None
+        if self._engine.is_error():
+            raise self._dead_end()
+        if num_taken < len(ids):
+            message = self._refusal(ids[num_taken], num_taken)
+            self.rollback(num_taken)
+            raise ConstraintError(message)
 
     def num_valid(self, token_ids: Sequence[int]) -> int:
         """How many of the tokens could be consumed."""
@@ -212,7 +214,8 @@ class Matcher:
 
     def _checked(self, bits: np.ndarray) -> np.ndarray:
         """The engine's mask in our width, once its state is known to be sound."""
-        _raise_on_error(self._engine, self.compiled.spec)
+        if self._engine.is_error():
+            raise self._dead_end()
         vocabulary = self.compiled.vocabulary
         row: np.ndarray = bits[: vocabulary.num_words] & (vocabulary.text_row | vocabulary.eos_row)
         if not row.any() and not self.is_complete:
@@ -221,6 +224,8 @@ class Matcher:
 
     def _dead_end(self) -> ConstraintError:
         text = self.text_bytes().decode("utf-8", "replace")
+        if self._engine.is_error() and not self._engine.get_error().startswith("NoExtension"):
+            _raise_on_error(self._engine, self.compiled.spec)
         if not self.tokens:
             return InvalidConstraintError(f"{_brief(self.compiled.spec)} can match no text at all")
         return ConstraintError(

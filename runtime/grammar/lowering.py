@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import lark
 from lark.exceptions import LarkError, UnexpectedInput
 
 from radixlang.constraints import Grammar
-from radixlang.errors import ConstraintError
+from radixlang.errors import ConstraintError, InvalidConstraintError
 from radixlang.runtime.grammar.loading import MAX_EARLEY_CHARS, LoadedGrammar, load
 from radixlang.runtime.grammar.pattern import NOTHING, to_terminal
 from radixlang.runtime.grammar.terminals import LoweredTerminals, ignored_text, lower_terminals
@@ -65,9 +64,25 @@ class _Writer:
             self.rule_names.setdefault(str(rule.origin.name), f"rule{len(self.rule_names)}")
         ignored = [terminals.pattern(n, terminals.rivals(n, None)) for n in sorted(loaded.ignored)]
         self.gap = ignored_text(ignored, loaded.spec.whitespace) if ignored else NOTHING
-        self.rules: dict[str, list[Expansion]] = defaultdict(list)
+        self.rules: dict[str, list[Expansion]] = {n: [] for n in self.rule_names.values()}
         for rule in loaded.rules:
             self.rules[self.rule_names[str(rule.origin.name)]].append(self._expansion(rule))
+        self._drop_endless()
+
+    def _drop_endless(self) -> None:
+        """Drop what can never come to an end: a mask must not lead into it."""
+        ending: set[str] = set()
+        while True:
+            found = {n for n, es in self.rules.items() if any(_ends(e, ending) for e in es)}
+            if found == ending:
+                break
+            ending = found
+        if self.rule_names[self.loaded.spec.start] not in ending:
+            raise InvalidConstraintError(
+                f"rule {self.loaded.spec.start} can match no text: it never comes to an end"
+            )
+        kept = {n: [e for e in self.rules[n] if _ends(e, ending)] for n in ending}
+        self.rules = {name: kept[name] for name in self.rules if name in kept}
 
     def lines(self) -> Iterator[str]:
         gap = "gap " if self.gap != NOTHING else ""
@@ -105,6 +120,10 @@ class _Writer:
             yield f"{own}_end: {_options(others)}"
             return
         yield f"{own}: {_options(expansions)}"
+
+
+def _ends(expansion: Expansion, ending: set[str]) -> bool:
+    return all(word in ending or not word.startswith("rule") for word in expansion)
 
 
 def _options(expansions: list[Expansion]) -> str:

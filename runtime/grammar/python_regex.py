@@ -45,6 +45,7 @@ parser: Any = import_module("re._parser" if _NEW_HOME else "sre_parse")
 MAX_PATTERN_CHARS = 100_000
 MAX_REPEAT_COUNT = 20_000
 MAX_PATTERN_NODES = 50_000
+MAX_CONDITIONS = 300  # ways in which the assertions of one regex can hold
 MAX_PATTERN_SIZE = 60_000  # positions once repetitions are written out
 
 _NEWLINE = chars([(10, 10)])
@@ -111,7 +112,7 @@ class _Translator:
     def __init__(self, source: str, whole: bool) -> None:
         self.source, self.whole = source, whole
         self.dropped: list[str] = []
-        self.num_nodes = 0
+        self.num_nodes = self.num_conditions = 0
         self.is_lazy = False
 
     def run(self, parsed: Any) -> Translation:
@@ -164,11 +165,14 @@ class _Translator:
         is_open: bool, op: Any,
     ) -> Pattern:  # fmt: skip
         """Left and rest where a condition between them holds."""
+        self.num_conditions += 1
+        if self.num_conditions > MAX_CONDITIONS:
+            raise self.refuse(op, f"can hold in more than {MAX_CONDITIONS} ways with the others")
         if condition.left is not None:
             left = self.meets_left(condition, left, is_cut, op)
         if condition.right is None:
             return self.resume(left, rest, is_cut, is_open)
-        right = self.sequence(rest, is_cut=True, is_open=is_open)
+        right = self.sequence(rest, is_cut=is_cut or left != EMPTY, is_open=is_open)
         return cat(left, self.meets_right(condition, right, is_open, op))
 
     def meets_left(self, condition: Condition, left: Pattern, is_cut: bool, op: Any) -> Pattern:
@@ -315,6 +319,7 @@ def _literal(code: int, flags: int) -> Pattern:
 
 def _char_class(items: Iterable[tuple[Any, Any]], flags: int) -> Chars:
     ranges: list[tuple[int, int]] = []
+    closed: list[tuple[int, int]] = []  # categories hold every case of their characters
     is_negated = False
     for op, value in items:
         if op is ops.NEGATE:
@@ -324,8 +329,8 @@ def _char_class(items: Iterable[tuple[Any, Any]], flags: int) -> Chars:
         elif op is ops.RANGE:
             ranges.append(value)
         else:  # CATEGORY
-            ranges.extend(_category(value, bool(flags & re.ASCII)).ranges)
-    found = _fold(chars(ranges), flags)
+            closed.extend(_category(value, bool(flags & re.ASCII)).ranges)
+    found = chars([*_fold(chars(ranges), flags).ranges, *closed])
     return negate(found) if is_negated else found
 
 
@@ -346,28 +351,19 @@ def _fold(body: Chars, flags: int) -> Chars:
 def _cased_between(low: int, high: int) -> Iterable[int]:
     if high - low < 256:
         return range(low, high + 1)
-    return (code for code in _cased() if low <= code <= high)
+    return (code for code in map(ord, _cased()) if low <= code <= high)
 
 
 @lru_cache(maxsize=1)
-def _cased() -> tuple[int, ...]:
-    return tuple(c for c in range(_LAST_CASED + 1) if chr(c).lower() != chr(c).upper())
+def _cased() -> str:
+    return "".join(c for c in map(chr, range(_LAST_CASED + 1)) if c.lower() != c.upper())
 
 
 @lru_cache(maxsize=4096)
 def _variants(code: int, is_ascii: bool) -> tuple[int, ...]:
     """Characters that Python's own matcher takes for `code` when case is ignored."""
-    char = chr(code)
-    if is_ascii and not char.isascii():
-        return ()
-    guesses = {char.lower(), char.upper(), char.title(), char.upper().lower(), char.lower().upper()}
-    guesses |= set(_EXTRA_CASES.get(char.lower(), ""))
-    same = re.compile(re.escape(char), re.IGNORECASE | (re.ASCII if is_ascii else 0))
-    return tuple(ord(g) for g in guesses if len(g) == 1 and g != char and same.fullmatch(g))
-
-
-# letters with more than two forms that lower() and upper() do not link
-_EXTRA_CASES = {"k": "K", "s": "ſ", "å": "Å", "µ": "μ", "μ": "µ", "ω": "Ω", "ß": "ẞ", "i": "İı"}
+    same = re.compile(re.escape(chr(code)), re.IGNORECASE | (re.ASCII if is_ascii else 0))
+    return tuple(ord(char) for char in same.findall(_cased()))
 
 
 @lru_cache(maxsize=16)

@@ -15,7 +15,7 @@ from radixlang.runtime.schema.formats import rewrite_format
 from radixlang.runtime.schema.negation import Negation
 from radixlang.runtime.schema.reading import ALL_TYPES, Document, Place
 from radixlang.runtime.schema.sequences import unique_sequences
-from radixlang.runtime.schema.types import Knowledge
+from radixlang.runtime.schema.types import Knowledge, declared_types
 from radixlang.runtime.schema.unevaluated import Cases
 
 MAX_NODES = 60_000
@@ -107,6 +107,10 @@ class Rewriter:
     def base(self, place: Place) -> dict[str, Any]:
         """Keywords that pass, their parts rewritten."""
         schema, out = place.schema, {}
+        declared_types(place)  # raises for what is no type
+        names = schema.get("required", [])
+        if not isinstance(names, (list, bool)):  # draft 3 has a flag here
+            raise InvalidConstraintError(f"#{place.pointer}/required: {names!r} is no list")
         for keyword in _PLAIN:
             if self.wants(place, keyword):
                 out[keyword] = schema[keyword]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from radixlang.runtime.constraint_vocabulary import Vocabulary
 from radixlang.runtime.constraints import CompiledConstraint, ConstraintCompiler, Matcher
 
@@ -26,13 +27,10 @@ def encode(text: str) -> list[int]:
     data, ids = text.encode(), []
     merges = sorted(enumerate(MERGES, 259), key=lambda m: -len(m[1].encode()))
     while data:
-        for token, piece in merges:
-            if data.startswith(piece.encode()):
-                break
-        else:
-            token, piece = data[0], ""
+        found = [(t, p.encode()) for t, p in merges if data.startswith(p.encode())]
+        token, piece = found[0] if found else (data[0], data[:1])
         ids.append(token)
-        data = data[len(piece.encode()) or 1 :]
+        data = data[len(piece) :]
     return ids
 
 

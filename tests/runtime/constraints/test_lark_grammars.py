@@ -88,9 +88,7 @@ def test_a_capture_must_name_something_visible(name: str) -> None:
         ("start: A\nA: /(?:(?!x).)+/", "line 2, column 4", "repeats a lookaround"),
     ],
 )
-def test_what_cannot_be_lowered_is_refused_with_its_place(
-    text: str, where: str, what: str
-) -> None:
+def test_what_cannot_be_lowered_is_refused_with_its_place(text: str, where: str, what: str) -> None:
     with pytest.raises(UnsupportedConstraintError) as caught:
         match(Grammar(text), "")
     message = str(caught.value)

@@ -1,0 +1,204 @@
+"""JSON schemas: rewritten exactly, refused by pointer, or ignored by name and checked after."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+from radixlang.runtime.schema.lowering import lower_schema
+
+from radixlang.constraints import JsonSchema, match
+from radixlang.errors import ConstraintError, InvalidConstraintError, UnsupportedConstraintError
+
+VALUES: list[Any] = [
+    None, True, 0, 1, 7, -3, 1.5, "", "a", "ab", "foo", "é", [], [1], [1, 1], [1, 2], ["a", "b"],
+    [True, False], {}, {"a": 1}, {"b": 1}, {"a": 1, "b": "x"}, {"a": "x"}, {"a": 1, "b": 2, "c": 3},
+    {"kind": "x", "a": 1}, {"kind": "y", "b": 1}, {"kind": "y"}, {"x1": 1}, {"zz": 1},
+    {"a": {"a": {"a": None}}}, [[], [[]]], {"kind": "x", "extra": 0},
+]  # fmt: skip
+
+REWRITTEN: dict[str, Any] = {
+    "not_type": {"not": {"type": ["string", "null"]}},
+    "not_enum": {"not": {"enum": ["foo", "a", 1, None]}},
+    "not_required": {"type": "object", "not": {"required": ["a", "b"]}},
+    "not_property": {"not": {"properties": {"a": {"const": 1}}, "required": ["a"]}},
+    "not_range": {"type": "number", "not": {"minimum": 0, "maximum": 5}},
+    "not_any_of": {"not": {"anyOf": [{"type": "object"}, {"maxLength": 1}]}},
+    "not_not": {"not": {"not": {"type": "integer"}}},
+    "forbidden": {"properties": {"a": {"not": {}}}},
+    "empty_not_array": {"not": {"const": []}},
+    "if_then_else": {
+        "if": {"properties": {"kind": {"const": "x"}}, "required": ["kind"]},
+        "then": {"required": ["a"]},
+        "else": {"not": {"required": ["extra"]}},
+    },
+    "dependent_required": {"dependentRequired": {"b": ["a"]}},
+    "dependencies": {"$schema": "http://json-schema.org/draft-07/schema#", "dependencies": {"b": ["a"], "c": {"required": ["b"]}}},
+    "dependent_schemas": {"dependentSchemas": {"kind": {"maxProperties": 1}}},
+    "one_of_types": {"oneOf": [{"type": "integer"}, {"type": "string"}]},
+    "one_of_overlapping": {"oneOf": [{"type": "integer", "minimum": 0}, {"type": "integer",
+                                                                       "maximum": 5}]},
+    "one_of_required": {"type": "object", "properties": {"kind": {}, "a": {}, "b": {}}, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+    "one_of_tagged": {"oneOf": [
+        {"type": "object", "properties": {"kind": {"const": k}, p: {}}, "required": ["kind", p]}
+        for k, p in (("x", "a"), ("y", "b"))]},
+    "unique_choice": {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True},
+    "unique_booleans": {"items": {"type": "boolean"}, "uniqueItems": True, "type": "array"},
+    "names_listed": {"propertyNames": {"enum": ["a", "b"]}},
+    "names_pattern": {"propertyNames": {"pattern": "^[a-z]$"}},
+    "names_length": {"propertyNames": {"maxLength": 1}},
+    "contains_bounded": {"type": "array", "maxItems": 2, "contains": {"const": 2}},
+    "contains_nothing_wrong": {"contains": {"type": "string"}, "minContains": 0},
+    "unevaluated": {"allOf": [{"properties": {"a": {}}}], "unevaluatedProperties": False},
+    "unevaluated_any_of": {
+        "anyOf": [{"properties": {"a": {"const": 1}}, "required": ["a"]},
+                  {"properties": {"b": {"const": 1}}, "required": ["b"]}],
+        "unevaluatedProperties": False},
+    "unevaluated_items": {"prefixItems": [{"const": 1}], "unevaluatedItems": False},
+    "recursive": {"type": "object", "additionalProperties": {"anyOf": [{"$ref": "#"},
+                                                                     {"type": "null"}]}},
+    "bundled": {"$ref": "http://example.org/item", "$defs": {
+        "i": {"$id": "http://example.org/item", "$ref": "#n", "$defs": {
+            "n": {"$anchor": "n", "type": "integer"}}}}},
+    "old_tuple": {"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"const": 1}],
+                  "additionalItems": False},
+    "old_siblings": {"$schema": "http://json-schema.org/draft-07/schema#",
+                     "properties": {"a": {"$ref": "#/definitions/s", "maxLength": 0}},
+                     "definitions": {"s": {"type": "string"}}},
+    "draft4_bound": {"$schema": "http://json-schema.org/draft-04/schema#", "minimum": 0,
+                     "exclusiveMinimum": True},
+    "whole_counts": {"maxLength": 1.0, "maxItems": 1.0, "maxProperties": 1.0},
+    "format_int32": {"type": "integer", "format": "int32"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REWRITTEN)
+def test_rewritten_schemas_allow_exactly_the_valid_values(name: str) -> None:
+    schema = REWRITTEN[name]
+    validator = jsonschema.validators.validator_for(schema)(schema)
+    verdicts = set()
+    for value in VALUES:
+        valid = validator.is_valid(value)
+        found = match(JsonSchema.of(schema), json.dumps(value, ensure_ascii=False))
+        assert bool(found) == valid, (value, found)
+        verdicts.add(valid)
+    assert verdicts == {True, False} or name in ("contains_nothing_wrong", "format_int32")
+
+
+REFUSED = [
+    ({"properties": {"a": {"uniqueItems": True}}}, "#/properties/a/uniqueItems"),
+    ({"items": {"contains": {"type": "null"}}}, "#/items/contains"),
+    ({"anyOf": [{"type": "null"}, {"format": "shoe-size"}]}, "#/anyOf/1/format"),
+    ({"type": "string", "not": {"pattern": "^a"}}, "#/not"),
+    ({"oneOf": [{"multipleOf": 2}, {"multipleOf": 3}]}, "#/oneOf"),
+    ({"$ref": "https://example.org/x.json"}, "#/$ref"),
+    ({"$defs": {"a/b": {"type": "string", "pattern": "(?=a)b"}}, "$ref": "#/$defs/a~1b"},
+     "#/$defs/a~1b/pattern"),
+    ({"patternProperties": {"a": {"type": "null"}, "b": {"type": "string"}}},
+     "#/patternProperties"),
+    ({"$dynamicRef": "#n", "$defs": {"a": {"$id": "a", "$dynamicAnchor": "n"},
+                                     "b": {"$id": "b", "$dynamicAnchor": "n"}}}, "#/$dynamicRef"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "pointer"), REFUSED, ids=[p for _, p in REFUSED])
+def test_a_refusal_carries_the_pointer_of_its_keyword(schema: Any, pointer: str) -> None:
+    with pytest.raises(UnsupportedConstraintError) as caught:
+        match(schema, "null")
+    assert str(caught.value).startswith(f"{pointer}: ")
+
+
+@pytest.mark.parametrize(
+    ("schema", "what"),
+    [
+        ({"type": "text"}, "#/type: 'text'"),
+        ({"properties": {"a": {"minLength": -1}}}, "#/properties/a/minLength"),
+        ({"maxItems": 1.5}, "#/maxItems"),
+        ({"anyOf": []}, "#/anyOf"),
+        ({"anyOf": [1]}, "#/anyOf/0"),
+        ({"$ref": "#/$defs/none"}, "points to no schema"),
+        ({"properties": [1]}, "wrong shape|#/properties"),
+        ({"$ref": 1}, r"#/\$ref"),
+        ({"required": "a"}, "#/required"),
+        ({"type": "string", "pattern": "("}, "pattern"),
+        ({"allOf": [{"type": "string"}, {"type": "null"}]}, "no value"),
+        ({"$id": "http://[", "$ref": "x"}, "URI"),
+    ],
+)
+def test_a_wrong_schema_is_refused(schema: Any, what: str) -> None:
+    with pytest.raises(ConstraintError) as caught:
+        match(schema, "null")
+    assert re.search(what, str(caught.value))
+
+
+def _ignored(schema: Any) -> tuple[str, ...]:
+    text = JsonSchema.of(schema).schema
+    return lower_schema(text, strict=False, whitespace=4, error_of=lambda body: "").ignored
+
+
+def test_strict_false_names_what_it_ignores_and_checks_the_finished_text() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"xs": {"type": "array", "uniqueItems": True}},
+        "required": ["xs"],
+    }
+    assert _ignored(schema) == ("#/properties/xs/uniqueItems",)
+    lenient = JsonSchema.of(schema, strict=False)
+    assert match(lenient, '{"xs": [1, 2]}')
+    found = match(lenient, '{"xs": [1, 1]}')
+    assert found.status == "rejected"
+    assert "#/properties" in found.expected
+
+
+def test_strict_false_keeps_the_options_of_one_of() -> None:
+    schema = {"oneOf": [{"type": "string", "pattern": "^a"}, {"type": "string", "pattern": "b$"}]}
+    assert _ignored(schema) == ("#/oneOf",)
+    lenient = JsonSchema.of(schema, strict=False)
+    assert match(lenient, '"ax"')
+    assert not match(lenient, '"x"')
+    assert not match(lenient, '"ab"'), "valid under both: the check after the fact says so"
+
+
+def test_a_hostile_pattern_is_checked_in_linear_time() -> None:
+    schema = {"not": {"pattern": "^(x+x+)+y$"}, "type": "string"}
+    assert match(JsonSchema.of(schema, strict=False), json.dumps("x" * 4000))
+
+
+@pytest.mark.parametrize("whitespace", [0, 1, 24])
+def test_blanks_between_tokens_are_bounded(whitespace: int) -> None:
+    schema = JsonSchema.of({"type": "array", "items": {"type": "integer"}}, whitespace=whitespace)
+    assert match(schema, "[1,2]")
+    assert match(schema, "[1," + " " * whitespace + "2]")
+    assert not match(schema, "[1," + " " * (whitespace + 1) + "2]")
+    assert not match(schema, "[1]\n")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {str(i): {"type": "string"} for i in range(2000)}},
+        {"enum": [f"value {i}" for i in range(5000)]},
+        json.loads('{"items":' * 120 + "{}" + "}" * 120),
+    ],
+    ids=["wide", "long_enum", "deep"],
+)
+def test_large_schemas_work(schema: Any) -> None:
+    assert match(schema, "[]" if "items" in schema else json.dumps(schema.get("enum", [{}])[-1]))
+
+
+@pytest.mark.parametrize(
+    ("schema", "what"),
+    [
+        (json.loads('{"items":' * 300 + "{}" + "}" * 300), "nested more than"),
+        ({"enum": ["x" * 3_000_000]}, "characters"),
+        ({"const": "x" * 10_000_000}, "characters"),
+        ({"oneOf": [{"minLength": i, "maxLength": 2 * i} for i in range(1, 400)]}, "parts|complex"),
+    ],
+    ids=["deep", "long", "ten_megabytes", "exploding"],
+)
+def test_hostile_schemas_are_refused(schema: Any, what: str) -> None:
+    with pytest.raises((UnsupportedConstraintError, InvalidConstraintError), match=what):
+        match(schema, "null")
