@@ -35,7 +35,6 @@ class DecoderLayer:
     """Weights of one layer. Norm gains are [hidden_size], None where they are folded away.
 
     `qk_gain` is [num_heads + num_kv_heads, head_dim]: the gains of the query and key norms.
-    `before_down` and `before_o` transform the input of those projections (rotations).
     """
 
     attn_norm: torch.Tensor | None
@@ -47,8 +46,6 @@ class DecoderLayer:
     qk_gain: torch.Tensor | None = None
     attn_post_norm: torch.Tensor | None = None
     mlp_post_norm: torch.Tensor | None = None
-    before_o: Function | None = None
-    before_down: Function | None = None
 
 
 class Decoder:
@@ -58,6 +55,7 @@ class Decoder:
         embed: [vocab_size, hidden_size].
         norm: gain of the final norm [hidden_size], None where it is folded into the head.
         head: hidden_size to vocab_size.
+        after_embed: what turns embedded tokens into the stream that the layers read.
     """
 
     def __init__(
@@ -67,12 +65,14 @@ class Decoder:
         embed: torch.Tensor,
         norm: torch.Tensor | None,
         head: Linear,
+        after_embed: Function | None = None,
     ) -> None:
         self.config = config
         self._layers = tuple(layers)
         self._embed = embed
         self._norm = norm
         self._head = head
+        self._after_embed = after_embed
         self._rotary = [Rotary(rope, config.head_dim, embed.device) for rope in config.ropes]
         self._activation = ACTIVATIONS[config.activation]
 
@@ -109,6 +109,8 @@ class Decoder:
         hidden = F.embedding(input_ids, self._embed)
         if config.embed_scale != 1.0:
             hidden = hidden * torch.tensor(config.embed_scale, dtype=hidden.dtype)
+        if self._after_embed is not None:
+            hidden = self._after_embed(hidden)
         turns = [rotary.at(positions) for rotary in self._rotary]
         for index, layer in enumerate(self._layers):
             turn = turns[config.layer_rope[index]]
@@ -153,13 +155,11 @@ class Decoder:
             window=config.windows[index],
             soft_cap=config.attention_soft_cap,
         )
-        out = out.reshape(hidden.shape[0], -1)
-        out = layer.o(out if layer.before_o is None else layer.before_o(out))
+        out = layer.o(out.reshape(hidden.shape[0], -1))
         return out if layer.attn_post_norm is None else self._normalise(out, layer.attn_post_norm)
 
     def _mlp(self, layer: DecoderLayer, hidden: torch.Tensor) -> torch.Tensor:
         gate_up = layer.gate_up(self._normalise(hidden, layer.mlp_norm))
         gate, up = gate_up.chunk(2, dim=-1)
-        inner = self._activation(gate) * up
-        out = layer.down(inner if layer.before_down is None else layer.before_down(inner))
+        out = layer.down(self._activation(gate) * up)
         return out if layer.mlp_post_norm is None else self._normalise(out, layer.mlp_post_norm)

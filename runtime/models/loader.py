@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,23 @@ import torch
 
 from radixlang.errors import ModelFormatError, ParameterError
 from radixlang.runtime.models.build import build_decoder
-from radixlang.runtime.models.config import LEAN_FAMILIES, as_ids, from_transformers
+from radixlang.runtime.models.config import (
+    LEAN_FAMILIES,
+    ModelConfig,
+    as_ids,
+    from_transformers,
+)
 from radixlang.runtime.models.gguf_config import eos_ids, gguf_config
 from radixlang.runtime.models.gguf_file import GgufFile
 from radixlang.runtime.models.gguf_tokenizer import gguf_tokenizer
 from radixlang.runtime.models.gguf_weights import GgufWeights
+from radixlang.runtime.models.int8 import MEASURED_FAMILIES, build_int8_decoder
 from radixlang.runtime.models.locate import locate
-from radixlang.runtime.models.model import LoadedModel
-from radixlang.runtime.models.weights import SafetensorsFiles, StateDictWeights
+from radixlang.runtime.models.model import CausalModel, LoadedModel
+from radixlang.runtime.models.weights import SafetensorsFiles, StateDictWeights, WeightSource
 from radixlang.runtime.tokenizer import Tokenizer, TokenizerConfig
 
+LoadedParts = tuple[CausalModel, str | None]
 QUANTIZATIONS = ("auto", "int8", None)
 _DTYPES = {
     "float32": torch.float32,
@@ -45,23 +53,47 @@ def load_model(
             the network), or None for the default model, SmolLM2-135M-Instruct.
         device: "cpu", "cuda", "cuda:1" or "auto".
         dtype: "float32", "float16", "bfloat16" or "auto": float32 on a CPU, bfloat16 on a GPU.
-        quantization: "int8" packs the linear layers to 8 bits on a CPU; None keeps the
-            checkpoint's own values; "auto" is None.
+        quantization: "int8" holds the linear layers in 8 bits on a CPU; None keeps the
+            checkpoint's own values in `dtype`; "auto" is "int8" for a GGUF file that is quantised
+            already, of a family where that was measured to change next to nothing, else None.
         context_length: serve at most this many tokens.
 
     Raises:
         ModelNotFoundError: nothing answers to the name.
         ModelFormatError: unreadable, incomplete or unsupported files.
-        ParameterError: an unknown device, dtype or quantization.
+        ParameterError: an unknown device, dtype or quantization, or int8 where it cannot be had.
     """
     target = _device(device)
     chosen = _dtype(dtype, target)
     if quantization not in QUANTIZATIONS:
         raise ParameterError(f"quantization must be 'auto', 'int8' or None, got {quantization!r}")
     path = locate(name_or_path)
-    if path.is_dir():
-        return _from_folder(path, target, chosen, context_length)
-    return _from_gguf(path, target, chosen, context_length)
+    wanted = _Wanted(target, chosen, quantization, context_length)
+    return _from_folder(path, wanted) if path.is_dir() else _from_gguf(path, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """How a model shall be loaded."""
+
+    device: torch.device
+    dtype: str
+    quantization: str | None
+    context_length: int | None
+
+    def build(self, config: ModelConfig, source: WeightSource, *, coarse: bool) -> LoadedParts:
+        """The decoder, and the quantization it got; `coarse`: its weights have few bits already."""
+        can_int8 = self.device.type == "cpu" and self.dtype == "float32"
+        if self.quantization == "int8" and not can_int8:
+            raise ParameterError(
+                f"quantization='int8' runs on a CPU in float32, not on {self.device.type} in "
+                f"{self.dtype}; pass quantization=None"
+            )
+        auto = self.quantization == "auto" and coarse and config.family in MEASURED_FAMILIES
+        if self.quantization == "int8" or (auto and can_int8):
+            return build_int8_decoder(config, source), "int8"
+        dtype = _DTYPES[self.dtype]
+        return build_decoder(config, source, dtype=dtype, device=self.device), None
 
 
 def _device(name: str) -> torch.device:
@@ -86,14 +118,13 @@ def _dtype(name: str, device: torch.device) -> str:
     return name
 
 
-def _from_gguf(
-    path: Path, device: torch.device, dtype: str, context_length: int | None
-) -> LoadedModel:
+def _from_gguf(path: Path, wanted: _Wanted) -> LoadedModel:
     file = GgufFile(path)
-    config = gguf_config(file, dtype=dtype, context_length=context_length)
+    config = gguf_config(file, dtype=wanted.dtype, context_length=wanted.context_length)
     tokenizer = load_gguf_tokenizer(file)
-    model = build_decoder(config, GgufWeights(file), dtype=_DTYPES[dtype], device=device)
-    return LoadedModel(model, tokenizer, config)
+    coarse = any(info.type_name not in ("F32", "F16", "BF16") for info in file.tensors.values())
+    model, quantization = wanted.build(config, GgufWeights(file), coarse=coarse)
+    return LoadedModel(model, tokenizer, config, quantization=quantization)
 
 
 def load_gguf_tokenizer(file: GgufFile) -> Tokenizer:
@@ -113,9 +144,7 @@ def load_gguf_tokenizer(file: GgufFile) -> Tokenizer:
     return Tokenizer(gguf_tokenizer(file), config)
 
 
-def _from_folder(
-    folder: Path, device: torch.device, dtype: str, context_length: int | None
-) -> LoadedModel:
+def _from_folder(folder: Path, wanted: _Wanted) -> LoadedModel:
     from transformers import AutoConfig
 
     try:
@@ -126,17 +155,30 @@ def _from_folder(
     tokenizer = load_folder_tokenizer(folder, as_ids(defaults.get("eos_token_id")))
     sampling = {key: defaults[key] for key in _SAMPLING_KEYS if defaults.get(key) is not None}
     if config.get_text_config().model_type not in LEAN_FAMILIES:
-        from radixlang.runtime.models.adapter import load_adapter
-
-        adapter = load_adapter(folder, config, _DTYPES[dtype], device, context_length)
-        return LoadedModel(adapter, tokenizer, adapter.config, sampling)
-    name = folder.name
-    ours = from_transformers(config, name=name, dtype=dtype, context_length=context_length)
+        return _adapted(folder, config, wanted, tokenizer, sampling)
+    ours = from_transformers(
+        config, name=folder.name, dtype=wanted.dtype, context_length=wanted.context_length
+    )
     with ExitStack() as stack:
         tensors = SafetensorsFiles(folder, stack)
         weights = StateDictWeights(tensors, str(folder), post_norms=ours.post_norms)
-        model = build_decoder(ours, weights, dtype=_DTYPES[dtype], device=device)
-    return LoadedModel(model, tokenizer, ours, sampling)
+        model, quantization = wanted.build(ours, weights, coarse=False)
+    return LoadedModel(model, tokenizer, ours, sampling, quantization)
+
+
+def _adapted(
+    folder: Path, config: Any, wanted: _Wanted, tokenizer: Tokenizer, sampling: dict[str, Any]
+) -> LoadedModel:
+    from radixlang.runtime.models.adapter import load_adapter
+
+    if wanted.quantization == "int8":
+        raise ParameterError(
+            f"{folder}: architecture {config.get_text_config().model_type!r} runs through "
+            "transformers' own layers, which have no int8; pass quantization=None"
+        )
+    dtype = _DTYPES[wanted.dtype]
+    adapter = load_adapter(folder, config, dtype, wanted.device, wanted.context_length)
+    return LoadedModel(adapter, tokenizer, adapter.config, sampling)
 
 
 def load_folder_tokenizer(folder: Path, eos_token_ids: tuple[int, ...] = ()) -> Tokenizer:

@@ -1,0 +1,129 @@
+"""A decoder in 8 bits: the stream rotated where it can be, every projection an `Int8Linear`."""
+
+from __future__ import annotations
+
+import torch
+
+from radixlang.runtime.models.build import Assembler, in_threads
+from radixlang.runtime.models.config import ModelConfig
+from radixlang.runtime.models.decoder import Decoder, DecoderLayer, Function
+from radixlang.runtime.models.linear import Int8Linear, Linear, warn_once_in_silence
+from radixlang.runtime.models.rotation import BlockHadamard, ResidualRotation
+from radixlang.runtime.models.weights import WeightSource
+
+# Families whose models `benchmarks/quality.py` found within KL 0.01 and top-1 0.95 of float32.
+MEASURED_FAMILIES = frozenset({"llama", "gemma3_text"})
+STREAM_BLOCK = 128
+
+
+def build_int8_decoder(config: ModelConfig, source: WeightSource) -> Decoder:
+    """Assemble a decoder with 8-bit linear layers on the CPU.
+
+    In exact arithmetic it computes what the checkpoint does. Families with norms after their
+    sublayers (Gemma) keep their stream and gains: such a norm's gain does not commute with a
+    rotation, and their gains tame the stream's large channels. There every projection's input is
+    rotated in the loop, in blocks.
+
+    Raises:
+        ModelFormatError: a tensor is missing or has another shape than the configuration says.
+    """
+    warn_once_in_silence()
+    folder = _Folder(config, source)
+    (embed, head), layers = in_threads(folder.outer, folder.layer, config.num_layers)
+    return Decoder(config, layers, embed, folder.kept_gain("norm"), head, folder.after_embed)
+
+
+class _Folder:
+    """Folds norms and rotations into one model's weights."""
+
+    def __init__(self, config: ModelConfig, source: WeightSource) -> None:
+        self._config = config
+        self._source = source
+        self._assembler = Assembler(config, source, torch.float32, torch.device("cpu"))
+        hidden = config.hidden_size
+        self._residual = None if config.post_norms else ResidualRotation(hidden)
+        self._stream = BlockHadamard(hidden, STREAM_BLOCK) if config.post_norms else None
+        self._inner = BlockHadamard(config.intermediate_size)
+        self._heads = BlockHadamard(config.head_dim)  # attention commutes with it
+        first = (config.num_heads + config.num_kv_heads) * config.head_dim
+        # Values are held finer: the value of the first token, which every token attends to, is
+        # nearly zero by cancellation, and an error in it is added to the whole text.
+        self._value_rows = (first, first + config.num_kv_heads * config.head_dim)
+
+    @property
+    def after_embed(self) -> Function | None:
+        """Embedded tokens are rotated when looked up: cheaper than rotating the whole table."""
+        return None if self._residual is None else self._residual.columns
+
+    def outer(self) -> tuple[torch.Tensor, Linear]:
+        """The embedding, and the head that reads the stream."""
+        config, take = self._config, self._assembler
+        embed = take.matrix("embed", config.vocab_size, config.hidden_size)
+        tied = config.tie_embeddings or "head.weight" not in self._source
+        head = embed if tied else take.matrix("head", config.vocab_size, config.hidden_size)
+        bias = take.bias("head", config.vocab_size)
+        return embed, Int8Linear(self._reads(head, "norm"), bias, wide=True, turn=self._stream)
+
+    def layer(self, index: int) -> DecoderLayer:
+        """Layer `index`, folded, rotated and packed."""
+        config, take, prefix = self._config, self._assembler, f"layers.{index}"
+        hidden = config.hidden_size
+        gate_up, gate_up_bias = take.gate_up(prefix)
+        down = take.matrix(f"{prefix}.down", hidden, config.intermediate_size)
+        post = (take.optional_gain(f"{prefix}.{name}", hidden, config.post_norms)
+                for name in ("attn_post_norm", "mlp_post_norm"))  # fmt: skip
+        attn_post_norm, mlp_post_norm = post
+        return DecoderLayer(
+            attn_norm=self.kept_gain(f"{prefix}.attn_norm"),
+            qkv=self._qkv(prefix),
+            o=self._o(prefix),
+            mlp_norm=self.kept_gain(f"{prefix}.mlp_norm"),
+            gate_up=Int8Linear(
+                self._reads(gate_up, f"{prefix}.mlp_norm"), gate_up_bias, turn=self._stream
+            ),
+            down=Int8Linear(
+                self._writes(self._inner(down)), self._bias(f"{prefix}.down"), turn=self._inner
+            ),
+            qk_gain=take.qk_gain(prefix),
+            attn_post_norm=attn_post_norm,
+            mlp_post_norm=mlp_post_norm,
+        )
+
+    def kept_gain(self, name: str) -> torch.Tensor | None:
+        """The gain of a norm that is not folded into the layer after it."""
+        if self._residual is not None:
+            return None
+        return self._assembler.gain(name, self._config.hidden_size)
+
+    def _qkv(self, prefix: str) -> Int8Linear:
+        weight, bias = self._assembler.qkv(prefix)
+        start, stop = self._value_rows
+        weight[start:stop] = self._heads(weight[start:stop].t().contiguous()).t()
+        if bias is not None:
+            bias[start:stop] = self._heads(bias[None, start:stop])[0]
+        weight = self._reads(weight, f"{prefix}.attn_norm")
+        return Int8Linear(weight, bias, turn=self._stream, fine_rows=self._value_rows)
+
+    def _o(self, prefix: str) -> Int8Linear:
+        config = self._config
+        weight = self._assembler.matrix(
+            f"{prefix}.o", config.hidden_size, config.num_heads * config.head_dim
+        )
+        return Int8Linear(self._writes(self._heads(weight)), self._bias(f"{prefix}.o"))
+
+    def _reads(self, weight: torch.Tensor, norm: str) -> torch.Tensor:
+        """A weight that reads the stream through a norm."""
+        if self._stream is not None:
+            return self._stream(weight)
+        assert self._residual is not None
+        return self._residual.columns(weight * self._assembler.gain(norm, self._config.hidden_size))
+
+    def _writes(self, weight: torch.Tensor) -> torch.Tensor:
+        """A weight that adds to the stream."""
+        return weight if self._residual is None else self._residual.rows(weight)
+
+    def _bias(self, name: str) -> torch.Tensor | None:
+        bias = self._assembler.bias(name, self._config.hidden_size)
+        if bias is None or self._residual is None:
+            return bias
+        return self._residual.columns(bias[None])[0]

@@ -1,0 +1,214 @@
+"""8-bit layers: exact sums, rows that repeat bit for bit, rotations that change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from radixlang.errors import ParameterError
+from radixlang.runtime.models import linear as linear_module
+from radixlang.runtime.models.config import from_transformers
+from radixlang.runtime.models.int8 import build_int8_decoder
+from radixlang.runtime.models.linear import (
+    DenseLinear,
+    Int8Linear,
+    TransposedLinear,
+    quantize_rows,
+    warn_once_in_silence,
+)
+from radixlang.runtime.models.loader import load_model
+from radixlang.runtime.models.rotation import (
+    BlockHadamard,
+    ResidualRotation,
+    block_size,
+    hadamard,
+)
+from radixlang.runtime.models.weights import StateDictWeights
+
+SHAPES = [(96, 64), (48, 200), (330, 576)]
+
+
+@pytest.fixture(autouse=True)
+def silence() -> None:
+    warn_once_in_silence()
+
+
+@pytest.fixture(params=["this-cpu", "no-amx"])
+def cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """This machine's kernels, and those of a CPU without AMX."""
+    if request.param == "no-amx":
+        monkeypatch.setattr(linear_module, "has_amx", lambda: False)
+    return str(request.param)
+
+
+def batch(num_columns: int) -> torch.Tensor:
+    """Rows of very different sizes, with an outlier channel."""
+    torch.manual_seed(2)
+    x = torch.randn(150, num_columns)
+    x[5] *= 50
+    x[:, 7] *= 30
+    x[9] = 0
+    return x
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["96x64", "48x200", "330x576"])
+@pytest.mark.parametrize("options", [{}, {"wide": True}, {"fine_rows": (8, 40)}], ids=str)
+def test_a_row_has_the_same_bits_alone_and_in_any_batch(
+    shape: tuple[int, int], options: dict[str, Any], cpu: str
+) -> None:
+    x = batch(shape[1])
+    layer = Int8Linear(torch.randn(shape), torch.randn(shape[0]), **options)
+    whole = layer(x)
+    for start, stop in [(0, 1), (5, 6), (9, 10), (4, 7), (0, 17), (3, 50), (10, 58), (149, 150)]:
+        assert torch.equal(layer(x[start:stop]), whole[start:stop])
+    shuffled = torch.randperm(150)
+    assert torch.equal(layer(x[shuffled]), whole[shuffled])
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["96x64", "48x200", "330x576"])
+def test_sums_are_those_of_integers(shape: tuple[int, int], cpu: str) -> None:
+    x, weight = batch(shape[1]), torch.randn(shape)
+    rows, scale = quantize_rows(weight)
+    peak = x.abs().amax(-1, keepdim=True).clamp_min(1e-30)
+    levels = (x * (127 / peak)).round().double()
+    exact = (levels @ rows.double().t()) * scale.double() * (peak.double() / 127)
+    torch.testing.assert_close(Int8Linear(weight)(x).double(), exact, atol=1e-5, rtol=2e-6)
+
+
+def test_error_is_that_of_eight_bits_and_fine_rows_have_less(cpu: str) -> None:
+    x, weight = torch.randn(40, 256), torch.randn(64, 256)
+    exact = x @ weight.t()
+    coarse = (Int8Linear(weight)(x) - exact).norm(dim=0) / exact.norm(dim=0)
+    fine = (Int8Linear(weight, fine_rows=(16, 48))(x) - exact).norm(dim=0) / exact.norm(dim=0)
+    assert coarse.max() < 0.02
+    assert fine[16:48].mean() < 0.8 * coarse[16:48].mean()
+    torch.testing.assert_close(fine[:16], coarse[:16])
+
+
+def test_counts_every_packing(cpu: str) -> None:
+    layer = Int8Linear(torch.randn(64, 128), wide=True)
+    assert layer.num_bytes == 64 * 128 + 2 * 64 * 4
+
+
+@pytest.mark.parametrize("kind", [DenseLinear, TransposedLinear])
+def test_float_layers(kind: Any) -> None:
+    x, weight, bias = torch.randn(3, 16), torch.randn(8, 16), torch.randn(8)
+    torch.testing.assert_close(kind(weight)(x), x @ weight.t())
+    torch.testing.assert_close(kind(weight, bias)(x), x @ weight.t() + bias)
+    assert kind(weight, bias).num_bytes == (8 * 16 + 8) * 4
+
+
+@pytest.mark.parametrize("width", [1, 2, 64, 576, 640, 99])
+def test_rotations_are_orthogonal(width: int) -> None:
+    rotation = ResidualRotation(width)
+    q = rotation.columns(torch.eye(width))
+    torch.testing.assert_close(q @ q.t(), torch.eye(width), atol=1e-5, rtol=0)
+    weight = torch.randn(5, width)
+    torch.testing.assert_close(rotation.columns(weight), weight @ q, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(rotation.rows(weight.t()), q.t() @ weight.t(), atol=1e-5, rtol=1e-5)
+    assert torch.equal(ResidualRotation(width).columns(torch.eye(width)), q)
+
+
+def test_hadamard_blocks_undo_themselves() -> None:
+    assert [block_size(width) for width in (1536, 576, 12, 7, 2048)] == [64, 64, 4, 1, 64]
+    torch.testing.assert_close(hadamard(8) @ hadamard(8), torch.eye(8))
+    blocks, x = BlockHadamard(96), torch.randn(3, 2, 96)
+    torch.testing.assert_close(blocks(blocks(x)), x, atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(blocks(x), x)
+
+
+CONFIGS = {
+    "llama": ("LlamaConfig", {"tie_word_embeddings": True}),
+    "llama-biases": ("LlamaConfig", {"attention_bias": True, "mlp_bias": True}),
+    "qwen3": ("Qwen3Config", {"head_dim": 16}),
+    "gemma2": ("Gemma2Config", {"head_dim": 16, "sliding_window": 6}),
+    "gemma3": ("Gemma3TextConfig", {"head_dim": 16, "sliding_window": 6}),
+}
+
+
+def tiny(case: str) -> tuple[Any, Any, StateDictWeights]:
+    torch.manual_seed(4)
+    kind, options = CONFIGS[case]
+    shape: dict[str, Any] = {
+        "vocab_size": 97, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+    }  # fmt: skip
+    config = getattr(transformers, kind)(**shape | options)
+    theirs = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    with torch.no_grad():
+        for name, weight in theirs.named_parameters():
+            weight.normal_(0, 0.2)
+            if "norm" in name and not kind.startswith("Gemma"):
+                weight.add_(1)
+    ours = from_transformers(config, name=case, dtype="float32")
+    source = StateDictWeights(theirs.state_dict(), case, post_norms=ours.post_norms)
+    return theirs.eval(), ours, source
+
+
+def logits_of(case: str, forest: Callable[..., Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    theirs, config, source = tiny(case)
+    ids = torch.randint(0, 97, (2, 20))
+    ids[:, :10] = ids[0, :10]
+    with torch.no_grad():
+        expected = theirs(ids, use_cache=False).logits
+    model = build_int8_decoder(config, source)
+    return forest(config).shared_prefix_logits(model, ids, 10), expected
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_folding_is_exact_when_nothing_is_rounded(
+    case: str, forest: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unrounded(weight: Any, bias: Any = None, *, turn: Any = None, **_: Any) -> Any:
+        dense = DenseLinear(weight, bias)
+        return dense if turn is None else lambda x: dense(turn(x))
+
+    monkeypatch.setattr("radixlang.runtime.models.int8.Int8Linear", unrounded)
+    found, expected = logits_of(case, forest)
+    torch.testing.assert_close(found, expected, atol=5e-4, rtol=5e-4)
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_rounding_moves_logits_little(case: str, forest: Callable[..., Any]) -> None:
+    found, expected = logits_of(case, forest)
+    assert not torch.equal(found, expected)
+    assert float((found - expected).std() / expected.std()) < 0.05
+
+
+def test_logits_have_the_same_bits_alone_and_in_a_batch() -> None:
+    _, config, source = tiny("llama")
+    model = build_int8_decoder(config, source)
+    hidden = torch.randn(60, config.hidden_size)
+    whole = model.logits(hidden)
+    assert all(torch.equal(model.logits(hidden[i : i + 1])[0], whole[i]) for i in range(60))
+
+
+def test_int8_is_refused_off_the_cpu_or_out_of_float32(smollm2_path: Any) -> None:
+    with pytest.raises(ParameterError, match=r"int8' runs on a CPU in float32.*bfloat16"):
+        load_model(smollm2_path, dtype="bfloat16", quantization="int8")
+
+
+@pytest.mark.model
+def test_smollm2_is_served_in_int8_by_default_and_stays_close(
+    smollm2_path: Any, forest: Callable[..., Any]
+) -> None:
+    """The bounds of benchmarks/quality.py, on one page of Python's reference."""
+    from pydoc_data.topics import topics
+
+    coarse, exact = load_model(), load_model(smollm2_path, quantization=None)
+    assert (coarse.quantization, exact.quantization) == ("int8", None)
+    assert coarse.model.num_weight_bytes < 0.75 * exact.model.num_weight_bytes
+    ids = torch.tensor(exact.tokenizer.encode(topics["for"])[:192])
+    tables = []
+    for loaded in (exact, coarse):
+        pool = forest(loaded.config, len(ids))
+        slots = pool.alloc(len(ids))
+        plan = pool.plan(slots[:0], [slots], [len(ids)])
+        tables.append(pool.logits(loaded.model, ids, plan).log_softmax(-1))
+    a, b = tables
+    assert float((a.exp() * (a - b)).sum(-1).mean()) < 0.01
+    assert float((a.argmax(-1) == b.argmax(-1)).float().mean()) > 0.95
