@@ -9,18 +9,23 @@ debug mode and idle moments.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from radixlang.runtime.leaks import (
+    PrivateSlots,
+    cached_slots,
+    find_leaks,
+    joined,
+    unaccounted,
+)
 from radixlang.runtime.lease import Lease
-from radixlang.runtime.pool import NO_SLOTS, PagePool, Slots
+from radixlang.runtime.pool import PagePool, Slots
 from radixlang.runtime.radix import RadixNode, RadixTree
 from radixlang.runtime.radix_node import first_token
-
-PrivateSlots = Mapping[str, Slots]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ def pages_add_up(tree: RadixTree, pool: PagePool, private: PrivateSlots) -> list
 
     A page of several owners counts for the first of: deferred, private, protected, evictable.
     """
-    kinds = (pool.deferred_slots(), _joined(private), *_cached_slots(tree, pool))
+    kinds = (pool.deferred_slots(), joined(private), *cached_slots(tree, pool))
     owner = np.zeros(pool.num_pages, bool)
     counts = []
     for slots in kinds:
@@ -86,7 +91,7 @@ def pages_add_up(tree: RadixTree, pool: PagePool, private: PrivateSlots) -> list
     parts = ", ".join(f"{count} {name}" for name, count in zip(names, counts, strict=True))
     missing = pool.num_pages - total
     word = f"{missing} leaked" if missing > 0 else f"{-missing} owned twice"
-    holders = sorted({pool.holder(int(slot)) for slot in _unaccounted(tree, pool, private)} - {""})
+    holders = sorted({pool.holder(int(slot)) for slot in unaccounted(tree, pool, private)} - {""})
     named = f" by {', '.join(holders)}" if holders else ""
     detail = f"{pool.num_free_pages} free, {parts}: {total} of {pool.num_pages} pages, {word}"
     return [Violation(1, "pages_add_up", detail + named)]
@@ -95,7 +100,7 @@ def pages_add_up(tree: RadixTree, pool: PagePool, private: PrivateSlots) -> list
 def owners_are_disjoint(tree: RadixTree, pool: PagePool, private: PrivateSlots) -> list[Violation]:
     """2: every slot that is not free has exactly one owner, and no free slot has any."""
     expected = np.zeros(pool.num_slots, np.int64)
-    for slots in (_joined(private), *_cached_slots(tree, pool)):
+    for slots in (joined(private), *cached_slots(tree, pool)):
         np.add.at(expected, slots, 1)
     np.add.at(expected, pool.deferred_slots(), 1)
     owned = pool.is_owned(np.arange(pool.num_slots, dtype=np.int32))
@@ -137,7 +142,7 @@ def counts_nest(tree: RadixTree) -> list[Violation]:
 def counters_match(tree: RadixTree, pool: PagePool) -> list[Violation]:
     """4: the running counters of tokens and pages equal a recount."""
     nodes = list(tree.nodes())
-    _, idle = _cached_slots(tree, pool)
+    _, idle = cached_slots(tree, pool)
     owned = np.bincount(pool.owned_slots() // pool.page_size, minlength=pool.num_pages)
     idle_owned = np.bincount(idle // pool.page_size, minlength=pool.num_pages)
     counted = {
@@ -360,64 +365,7 @@ def tiers_do_not_mix(tree: RadixTree) -> list[Violation]:
     ]
 
 
-# ---- the leak scanner
-
-
-@dataclass(frozen=True, slots=True)
-class Leak:
-    """Tokens that a holder keeps though it is gone: by a lease, or as slots outside the tree."""
-
-    holder: str
-    kind: str
-    num_tokens: int
-
-
-def find_leaks(
-    tree: RadixTree,
-    pool: PagePool,
-    private: PrivateSlots,
-    live_holders: Sequence[str],
-) -> list[Leak]:
-    """Leases and slots whose holder is not alive, with the holder's name where it is known."""
-    leaks = [
-        Leak(lease.holder or "an unnamed lease", "lease", lease.node.end)
-        for lease in sorted(tree.leases, key=lambda lease: lease.holder)
-        if lease.holder not in live_holders
-    ]
-    leaks += [
-        Leak(holder, "private slots", len(slots))
-        for holder, slots in private.items()
-        if len(slots) and holder not in live_holders
-    ]
-    names = Counter(pool.holder(int(slot)) for slot in _unaccounted(tree, pool, private))
-    leaks += [
-        Leak(name or "an unnamed holder", "slots outside the tree", count)
-        for name, count in sorted(names.items())
-    ]
-    return leaks
-
-
 # ---- inside
-
-
-def _cached_slots(tree: RadixTree, pool: PagePool) -> tuple[Slots, Slots]:
-    """The tree's slots of this pool: those of leased nodes, and those of idle ones."""
-    quantized = pool is tree.cold_pool
-    runs: tuple[list[Slots], list[Slots]] = ([NO_SLOTS], [NO_SLOTS])
-    for node in tree.nodes():
-        if node.quantized == quantized:
-            runs[0 if node.num_leases else 1].append(node.slots)
-    return np.concatenate(runs[0]), np.concatenate(runs[1])
-
-
-def _joined(private: PrivateSlots) -> Slots:
-    return np.concatenate([NO_SLOTS, *(np.asarray(slots) for slots in private.values())])
-
-
-def _unaccounted(tree: RadixTree, pool: PagePool, private: PrivateSlots) -> Slots:
-    """Owned slots that neither tree, nor branch, nor a deferred release accounts for."""
-    known = (_joined(private), *_cached_slots(tree, pool), pool.deferred_slots())
-    return np.setdiff1d(pool.owned_slots(), np.concatenate(known))
 
 
 def _owners(tree: RadixTree, private: PrivateSlots, slot: int) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 
 from radixlang.runtime import audit as checks
 from radixlang.runtime.audit import Violation, audit
+from radixlang.runtime.leaks import find_leaks
 from radixlang.runtime.pool import PagePool
 from radixlang.runtime.radix import Namespace, RadixNode, RadixTree
 
@@ -148,13 +149,13 @@ def test_a_leak_names_its_holder() -> None:
     cache.pool.alloc(2, holder="branch 7 of judge")
     (violation,) = checks.pages_add_up(cache.tree, cache.pool, cache.private)
     assert "2 leaked by branch 7 of judge" in violation.detail
-    leaks = checks.find_leaks(cache.tree, cache.pool, cache.private, live_holders=[])
+    leaks = find_leaks(cache.tree, cache.pool, cache.private, live_holders=[])
     assert [(leak.holder, leak.kind, leak.num_tokens) for leak in leaks] == [
         ("branch 1", "lease", 4),
         ("branch 1", "private slots", 3),
         ("branch 7 of judge", "slots outside the tree", 2),
     ]
-    live = checks.find_leaks(cache.tree, cache.pool, cache.private, live_holders=["branch 1"])
+    live = find_leaks(cache.tree, cache.pool, cache.private, live_holders=["branch 1"])
     assert [leak.holder for leak in live] == ["branch 7 of judge"]
 
 
