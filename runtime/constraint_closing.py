@@ -13,8 +13,8 @@ from radixlang.runtime.matching import consume_longest
 if TYPE_CHECKING:
     from radixlang.runtime.constraints import Matcher
 
-MAX_CLOSING_BYTES = 4096
-MAX_CLOSING_STEPS = 20_000
+MAX_CLOSING_BYTES = 2048
+MAX_CLOSING_STEPS = 5_000
 
 # What ends a value sooner stands first; letters and digits are the smallest values; blanks last.
 _PREFERENCE = b'"}])>;,' + b"0123456789" + b"abcdefghijklmnopqrstuvwxyz" + b"{[(<.:-"

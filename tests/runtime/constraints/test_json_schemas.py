@@ -8,10 +8,10 @@ from typing import Any
 
 import jsonschema
 import pytest
-from radixlang.runtime.schema.lowering import lower_schema
 
 from radixlang.constraints import JsonSchema, match
 from radixlang.errors import ConstraintError, InvalidConstraintError, UnsupportedConstraintError
+from radixlang.runtime.schema.lowering import lower_schema
 
 VALUES: list[Any] = [
     None, True, 0, 1, 7, -3, 1.5, "", "a", "ab", "foo", "é", [], [1], [1, 1], [1, 2], ["a", "b"],
@@ -36,12 +36,14 @@ REWRITTEN: dict[str, Any] = {
         "else": {"not": {"required": ["extra"]}},
     },
     "dependent_required": {"dependentRequired": {"b": ["a"]}},
-    "dependencies": {"$schema": "http://json-schema.org/draft-07/schema#", "dependencies": {"b": ["a"], "c": {"required": ["b"]}}},
+    "dependencies": {"$schema": "http://json-schema.org/draft-07/schema#",
+                     "dependencies": {"b": ["a"], "c": {"required": ["b"]}}},
     "dependent_schemas": {"dependentSchemas": {"kind": {"maxProperties": 1}}},
     "one_of_types": {"oneOf": [{"type": "integer"}, {"type": "string"}]},
     "one_of_overlapping": {"oneOf": [{"type": "integer", "minimum": 0}, {"type": "integer",
                                                                        "maximum": 5}]},
-    "one_of_required": {"type": "object", "properties": {"kind": {}, "a": {}, "b": {}}, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+    "one_of_required": {"type": "object", "properties": {"kind": {}, "a": {}, "b": {}},
+                        "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
     "one_of_tagged": {"oneOf": [
         {"type": "object", "properties": {"kind": {"const": k}, p: {}}, "required": ["kind", p]}
         for k, p in (("x", "a"), ("y", "b"))]},
