@@ -133,6 +133,21 @@ class BranchState:
             lease.release()
 
 
+class Scoring(Future[list[OptionScore]]):
+    """The future of a scoring; `cancel` stops the engine's work on it, as for a Generation."""
+
+    def __init__(self, on_cancel: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_cancel = on_cancel
+
+    def cancel(self) -> bool:
+        """Ask the engine to stop; the future then raises our CancelledError."""
+        if self.done():
+            return False
+        self._on_cancel()
+        return True
+
+
 class EngineBranch:
     """A branch of a Runtime; implements `radixlang.protocol.Branch`.
 
@@ -170,7 +185,8 @@ class EngineBranch:
     ) -> Future[list[OptionScore]]:
         """Queue the scoring of options after the prompt so far."""
         texts = _options(options)
-        future: Future[list[OptionScore]] = Future()
+        core, state = self._runtime.core, self._state
+        future = Scoring(lambda: core.post_cancel_job(state, future))
         self._post(Score(texts, future, _deadline(timeout_s)))
         return future
 

@@ -86,7 +86,7 @@ class Branches:
                     self._bear(state, child)
             case ReadTokens(future):
                 tokens = tuple(state.prompt(self.serving.tokenizer.encode_run).tolist())
-                later(lambda: future.set_result(tokens))
+                later(lambda: None if future.done() else future.set_result(tokens))
             case Release():
                 self.release(state)
         return None

@@ -176,7 +176,7 @@ class EngineCore:
                 self.fail_branch(state, CancelledError(f"{state.name} was cancelled"))
             case Cancel(state, future):
                 if future is not None and not future.done():
-                    self.fail_branch(state, CancelledError("the generation was cancelled"))
+                    self.fail_branch(state, CancelledError("the request was cancelled"))
             case Call(function, future):
                 self._run_call(function, future)
 

@@ -135,13 +135,14 @@ class Memory:
         sequence.tail = sequence.tail[num:]
         sequence.lease.move(self.tree.insert(sequence.node, tokens, slots).node)
 
-    def trim(self, sequence: Sequence) -> int:
-        """Give back slots reserved ahead; returns how many."""
-        num = sequence.num_unwritten
-        if num > 0:
-            self.pool.release(sequence.tail[len(sequence.tail) - num :])
-            sequence.tail = sequence.tail[: len(sequence.tail) - num]
-        return max(0, num)
+    def trim(self, sequence: Sequence, num_new: int = 0) -> int:
+        """Give back slots reserved beyond the next num_new tokens; returns how many."""
+        keep = sequence.num_written + num_new
+        spare = sequence.tail[keep:]
+        if len(spare):
+            self.pool.release(spare)
+            sequence.tail = sequence.tail[:keep]
+        return len(spare)
 
     def held_tokens(self, sequences: Iterable[Sequence]) -> int:
         """Tokens' worth of pages in use, slots reserved ahead left out."""

@@ -164,7 +164,7 @@ class Scheduler:
     def _relieve(self, num_pages: int, sequence: Sequence, batch: dict[Sequence, int]) -> bool:
         """Find free pages without stopping anybody; True when there are some more now."""
         for other in self.running:
-            if other is not sequence and other not in batch and self.memory.trim(other):
+            if other is not sequence and self.memory.trim(other, batch.get(other, 0)):
                 return True
         return self._evict(num_pages)
 
@@ -210,6 +210,8 @@ class Scheduler:
             self._insert_running(sequence)
             num_sampling += sequence.job.samples
             budget -= self._schedule(sequence, budget, batch)
+            if not sequence.is_running:
+                return  # memory was too tight after all
 
     def _insert_running(self, sequence: Sequence) -> None:
         """Keep the running list in order of arrival."""
@@ -229,7 +231,7 @@ class Scheduler:
         pool, tree = self.memory.pool, self.memory.tree
         size = pool.page_size
         room = (pool.num_free_pages + tree.num_evictable_pages) * size
-        room += sum(each.num_unwritten for each in self.running)
+        room += sum(each.num_unwritten // size * size for each in self.running)
         planned = sum(each.num_pending + GROWTH_ROOM for each in self.running)
         own = sequence.num_pending + (GROWTH_ROOM if self.running else 0)
         return own + planned <= room
