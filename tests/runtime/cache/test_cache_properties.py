@@ -462,7 +462,7 @@ TestCache.settings = (
     settings()
     if IS_LONG
     else settings(
-        max_examples=260,
+        max_examples=300,
         stateful_step_count=50,
         deadline=None,
         derandomize=True,
