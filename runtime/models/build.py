@@ -12,7 +12,7 @@ import torch
 from radixlang.errors import ModelFormatError
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.decoder import Decoder, DecoderLayer
-from radixlang.runtime.models.linear import DenseLinear, Linear
+from radixlang.runtime.models.linear import DenseLinear, Linear, TransposedLinear
 from radixlang.runtime.models.rotary import interleave_rows
 from radixlang.runtime.models.weights import WeightSource
 
@@ -125,24 +125,31 @@ def build_decoder(
     *,
     dtype: torch.dtype,
     device: torch.device,
-    make_linear: MakeLinear = DenseLinear,
+    make_linear: MakeLinear | None = None,
 ) -> Decoder:
     """Assemble a decoder as the checkpoint has it, nothing folded or rotated.
+
+    `make_linear` packs a projection; None takes what is fastest for the device and dtype. A head
+    tied to the embedding shares its memory.
 
     Raises:
         ModelFormatError: a tensor is missing or has another shape than the configuration says.
     """
     assembler = Assembler(config, source, dtype, device)
+    transposed = device.type == "cpu" and dtype == torch.float32
+    make = make_linear or (TransposedLinear if transposed else DenseLinear)
     vocab_size, hidden_size = config.vocab_size, config.hidden_size
 
     def outer() -> tuple[torch.Tensor, Linear]:
         embed = assembler.matrix("embed", vocab_size, hidden_size)
         tied = config.tie_embeddings or "head.weight" not in source
-        weight = embed if tied else assembler.matrix("head", vocab_size, hidden_size)
-        return embed, make_linear(weight, assembler.bias("head", vocab_size))
+        bias = assembler.bias("head", vocab_size)
+        if tied:
+            return embed, DenseLinear(embed, bias)
+        return embed, make(assembler.matrix("head", vocab_size, hidden_size), bias)
 
     def layer(index: int) -> DecoderLayer:
-        return _layer(assembler, f"layers.{index}", make_linear)
+        return _layer(assembler, f"layers.{index}", make)
 
     (embed, head), layers = in_threads(outer, layer, config.num_layers)
     return Decoder(config, layers, embed, assembler.gain("norm", hidden_size), head)

@@ -187,7 +187,8 @@ def derive_merges(
                 if left in barred or right in barred:
                     continue
                 merges.append((left, right))
-                ranks.append(index if scores is None else -scores[index])
+                if scores is not None:
+                    ranks.append(-scores[index])
     if scores is None:
         return merges
     order = sorted(range(len(merges)), key=lambda i: (ranks[i], -len(merges[i][0])))
