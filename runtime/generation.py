@@ -84,7 +84,6 @@ class GenerateJob(Job):
         self._end_ids = frozenset(() if params.ignore_eos else limits.end_ids)
         self._bitmask: NDArray[np.int32] | None = None
         self._closing = ""
-        self.is_healed = False
         self.num_counted = (0, 0)  # generated and forced tokens that the statistics have
 
     @property
@@ -156,7 +155,6 @@ class GenerateJob(Job):
         if choice == unstable.token_id:
             return
         self.sequence.withdraw()
-        self.is_healed = True
         self.first_token_s = time.monotonic()
         num_top, vocab_size = self.params.top_logprobs, self.limits.vocab_size
         record = row_logprob(logits, choice, num_top, vocab_size) if self._wants_logprobs else None

@@ -101,6 +101,13 @@ class Memory:
             sequence.num_computed = match.length
             self._count(sequence, match.length, is_cached=True)
 
+    def retreat(self, sequence: Sequence, num_tokens: int) -> None:
+        """Read no more than num_tokens from the tree."""
+        if sequence.num_committed > num_tokens and sequence.lease is not None:
+            match = self.tree.match(sequence.namespace, sequence.tokens[:num_tokens])
+            sequence.lease.move(match.node)
+            sequence.num_computed = match.length
+
     def reserve(self, sequence: Sequence, num_new: int, ahead: int) -> None:
         """Slots for num_new tokens, and `ahead` more if they are free without evicting.
 

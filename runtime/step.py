@@ -122,9 +122,19 @@ class Step:
             if not each.is_finite or not each.sequence.is_running:
                 continue
             first, rows = each.recorded()
+            num_prompt = each.sequence.num_prompt
             for at in range(0, len(rows), MAX_LOGIT_ROWS):
                 logits = self._core.runner.model.logits(rows[at : at + MAX_LOGIT_ROWS])
                 each.sequence.job.record(each.sequence, first + at, logits)
+            if each.sequence.num_prompt < num_prompt:
+                self._shorten(each)
+
+    def _shorten(self, each: _Progress) -> None:
+        """A prompt was healed: what was computed of its old end is worth nothing."""
+        sequence = each.sequence
+        num_rows = sequence.num_prompt - each.start
+        each.output, each.num_new = each.output[:num_rows], min(each.num_new, num_rows)
+        self._core.memory.retreat(sequence, sequence.num_prompt)
 
     def _sample(self, work: list[_Progress]) -> dict[_Progress, _Token]:
         """A token for each; those whose constraint fails here are left out."""
@@ -164,10 +174,7 @@ class Step:
         if not sequence.is_running or not each.num_new:
             return
         was_prefilling = sequence.is_prefilling
-        # A healed prompt has become shorter: what was computed of its old end is not kept.
-        healed = was_prefilling and isinstance(sequence.job, GenerateJob) and sequence.job.is_healed
-        end = sequence.num_prompt if healed else sequence.num_tokens
-        core.memory.wrote(sequence, min(each.num_new, end - sequence.num_computed))
+        core.memory.wrote(sequence, each.num_new)
         if not was_prefilling:
             return
         core.memory.commit(sequence, min(sequence.num_computed, sequence.num_prompt))

@@ -77,7 +77,7 @@ class TextTracker:
             self.text += self._stream.finish()
             kept = Kept(self.text, len(self.token_ids), "")
             if self._ends:
-                self._ends[-1] = len(self.text)
+                self._ends[-1], self._whole[-1] = len(self.text), True
         else:
             kept = self._cut(self.stop[1])
             self.text = kept.text
@@ -91,10 +91,13 @@ class TextTracker:
         return Kept(self.text[:place], num, self.text[end:place])
 
     def _delta(self, num_chars: int, num_tokens: int) -> Delta | None:
-        """Tokens go out with the last of their text."""
+        """Tokens go out with the last of their text, those of one character together."""
         first = self._sent_tokens
-        while self._sent_tokens < num_tokens and self._ends[self._sent_tokens] <= num_chars:
-            self._sent_tokens += 1
+        for at in range(first, num_tokens):
+            if self._ends[at] > num_chars:
+                break
+            if self._whole[at]:
+                self._sent_tokens = at + 1
         text, self._sent_chars = self.text[self._sent_chars : num_chars], num_chars
         ids = tuple(self.token_ids[first : self._sent_tokens])
         if not text and not ids:
