@@ -11,7 +11,7 @@ import torch
 
 from radixlang.errors import ModelFormatError
 from radixlang.runtime.models.config import ModelConfig
-from radixlang.runtime.models.decoder import Decoder, DecoderLayer
+from radixlang.runtime.models.decoder import Decoder, DecoderLayer, TableEmbedding
 from radixlang.runtime.models.linear import DenseLinear, Linear, TransposedLinear
 from radixlang.runtime.models.rotary import interleave_rows
 from radixlang.runtime.models.weights import WeightSource
@@ -152,7 +152,8 @@ def build_decoder(
         return _layer(assembler, f"layers.{index}", make)
 
     (embed, head), layers = in_threads(outer, layer, config.num_layers)
-    return Decoder(config, layers, embed, assembler.gain("norm", hidden_size), head)
+    norm = assembler.gain("norm", hidden_size)
+    return Decoder(config, layers, TableEmbedding(embed), norm, head, device=device)
 
 
 def in_threads(

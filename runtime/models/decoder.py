@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -48,11 +48,33 @@ class DecoderLayer:
     mlp_post_norm: torch.Tensor | None = None
 
 
+class Embedding(Protocol):
+    """Token ids [n] to their rows [n, hidden_size]."""
+
+    num_bytes: int
+
+    def __call__(self, input_ids: torch.Tensor) -> torch.Tensor: ...
+
+
+class TableEmbedding:
+    """Rows of a table [vocab_size, hidden_size] in memory."""
+
+    __slots__ = ("num_bytes", "weight")
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.weight = weight
+        self.num_bytes = weight.nbytes
+
+    def __call__(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return F.embedding(input_ids, self.weight)
+
+
 class Decoder:
     """A causal model of one of the lean families; see the module's docstring.
 
     Args:
-        embed: [vocab_size, hidden_size].
+        embed: token ids to rows of hidden_size.
+        device: where the weights are.
         norm: gain of the final norm [hidden_size], None where it is folded into the head.
         head: hidden_size to vocab_size.
         after_embed: what turns embedded tokens into the stream that the layers read.
@@ -62,33 +84,32 @@ class Decoder:
         self,
         config: ModelConfig,
         layers: Sequence[DecoderLayer],
-        embed: torch.Tensor,
+        embed: Embedding,
         norm: torch.Tensor | None,
         head: Linear,
+        *,
+        device: torch.device,
         after_embed: Function | None = None,
     ) -> None:
+        self.device = device
         self.config = config
         self._layers = tuple(layers)
         self._embed = embed
         self._norm = norm
         self._head = head
         self._after_embed = after_embed
-        self._rotary = [Rotary(rope, config.head_dim, embed.device) for rope in config.ropes]
+        self._rotary = [Rotary(rope, config.head_dim, device) for rope in config.ropes]
         self._activation = ACTIVATIONS[config.activation]
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self._embed.device
 
     @property
     def num_weight_bytes(self) -> int:
         """Bytes of all weights as held in memory, a tied head counted once."""
         linears = [part for layer in self._layers
                    for part in (layer.qkv, layer.o, layer.gate_up, layer.down)]  # fmt: skip
-        tied = getattr(self._head, "weight", None) is self._embed
+        table, head = (getattr(part, "weight", None) for part in (self._embed, self._head))
+        tied = table is not None and table is head
         total = sum(linear.num_bytes for linear in linears)
-        return total + self._embed.nbytes + (0 if tied else self._head.num_bytes)
+        return total + self._embed.num_bytes + (0 if tied else self._head.num_bytes)
 
     @torch.no_grad()
     def forward(
@@ -106,7 +127,7 @@ class Decoder:
             Residual stream [num_tokens, hidden_size], not yet normalised: see `logits`.
         """
         config = self.config
-        hidden = F.embedding(input_ids, self._embed)
+        hidden = self._embed(input_ids)
         if config.embed_scale != 1.0:
             hidden = hidden * torch.tensor(config.embed_scale, dtype=hidden.dtype)
         if self._after_embed is not None:

@@ -60,6 +60,33 @@ class GgufWeights:
         info = self._file.tensors[stored]
         return dequantize(self._file.data(stored), info.type_id).view(info.shape)
 
+    def lookup(self, name: str) -> BlockEmbedding | None:
+        """Rows of a quantised matrix from its blocks; None where it is not quantised."""
+        stored = gguf_name(name)
+        info = self._file.tensors.get(stored)
+        if info is None or info.type_name in ("F32", "F16", "BF16"):
+            return None
+        blocks = torch.from_numpy(self._file.data(stored)).view(info.shape[0], -1)
+        return BlockEmbedding(blocks, info.type_id)
+
+
+class BlockEmbedding:
+    """Rows of a quantised table [vocab_size, hidden_size], dequantised when looked up.
+
+    The blocks stay mapped from the file, a quarter of the table's size in float32 or less.
+    """
+
+    __slots__ = ("_blocks", "_type_id", "num_bytes")
+
+    def __init__(self, blocks: torch.Tensor, type_id: int) -> None:
+        self._blocks = blocks  # [vocab_size, bytes a row]
+        self._type_id = type_id
+        self.num_bytes = blocks.nbytes
+
+    def __call__(self, input_ids: torch.Tensor) -> torch.Tensor:
+        rows = self._blocks.index_select(0, input_ids)
+        return dequantize(rows.view(-1).numpy(), self._type_id).view(input_ids.shape[0], -1)
+
 
 def gguf_name(name: str) -> str:
     """The name that GGUF gives to a tensor of ours."""

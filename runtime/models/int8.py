@@ -6,14 +6,27 @@ import torch
 
 from radixlang.runtime.models.build import Assembler, in_threads
 from radixlang.runtime.models.config import ModelConfig
-from radixlang.runtime.models.decoder import Decoder, DecoderLayer, Function
-from radixlang.runtime.models.linear import Int8Linear, Linear, warn_once_in_silence
+from radixlang.runtime.models.decoder import (
+    Decoder,
+    DecoderLayer,
+    Embedding,
+    Function,
+    TableEmbedding,
+)
+from radixlang.runtime.models.linear import (
+    Int8Linear,
+    Int8Rows,
+    Linear,
+    quantize_rows,
+    warn_once_in_silence,
+)
 from radixlang.runtime.models.rotation import BlockHadamard, ResidualRotation
 from radixlang.runtime.models.weights import WeightSource
 
 # Families whose models `benchmarks/quality.py` found within KL 0.01 and top-1 0.95 of float32.
 MEASURED_FAMILIES = frozenset({"llama", "gemma3_text"})
 STREAM_BLOCK = 128
+HEAD_PIECE = 8192  # rows
 
 
 def build_int8_decoder(config: ModelConfig, source: WeightSource) -> Decoder:
@@ -30,7 +43,10 @@ def build_int8_decoder(config: ModelConfig, source: WeightSource) -> Decoder:
     warn_once_in_silence()
     folder = _Folder(config, source)
     (embed, head), layers = in_threads(folder.outer, folder.layer, config.num_layers)
-    return Decoder(config, layers, embed, folder.kept_gain("norm"), head, folder.after_embed)
+    return Decoder(
+        config, layers, embed, folder.kept_gain("norm"), head,
+        device=torch.device("cpu"), after_embed=folder.after_embed,
+    )  # fmt: skip
 
 
 class _Folder:
@@ -55,14 +71,27 @@ class _Folder:
         """Embedded tokens are rotated when looked up: cheaper than rotating the whole table."""
         return None if self._residual is None else self._residual.columns
 
-    def outer(self) -> tuple[torch.Tensor, Linear]:
+    def outer(self) -> tuple[Embedding, Linear]:
         """The embedding, and the head that reads the stream."""
-        config, take = self._config, self._assembler
-        embed = take.matrix("embed", config.vocab_size, config.hidden_size)
+        config = self._config
+        embed = self._table("embed")
         tied = config.tie_embeddings or "head.weight" not in self._source
-        head = embed if tied else take.matrix("head", config.vocab_size, config.hidden_size)
-        bias = take.bias("head", config.vocab_size)
-        return embed, Int8Linear(self._reads(head, "norm"), bias, wide=True, turn=self._stream)
+        head = embed if tied else self._table("head")
+        # In pieces: a large vocabulary's head in float32 would be the largest thing in memory.
+        pieces = torch.split(torch.arange(config.vocab_size), HEAD_PIECE)
+        parts = [quantize_rows(self._reads(head(piece), "norm")) for piece in pieces]
+        levels, scales = zip(*parts, strict=True)
+        rows = Int8Rows(torch.cat(levels), torch.cat(scales))
+        bias = self._assembler.bias("head", config.vocab_size)
+        return embed, Int8Linear(rows, bias, wide=True, turn=self._stream)
+
+    def _table(self, name: str) -> Embedding:
+        """Rows of a [vocab_size, hidden_size] matrix, from the file's blocks where it has such."""
+        stored = self._source.lookup(f"{name}.weight")
+        if stored is not None:
+            return stored
+        config = self._config
+        return TableEmbedding(self._assembler.matrix(name, config.vocab_size, config.hidden_size))
 
     def layer(self, index: int) -> DecoderLayer:
         """Layer `index`, folded, rotated and packed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -59,6 +59,13 @@ class TransposedLinear:
         return torch.addmm(self.bias, x, self.weight)
 
 
+class Int8Rows(NamedTuple):
+    """An 8-bit weight: levels [out_features, in_features] and a scale a row [out_features]."""
+
+    levels: torch.Tensor
+    scale: torch.Tensor
+
+
 class Int8Linear:
     """8-bit weights with a scale an output row, 8-bit activations with a scale a token, on a CPU.
 
@@ -67,7 +74,7 @@ class Int8Linear:
     is large enough to fill them, oneDNN's from a second packing.
 
     Args:
-        weight: [out_features, in_features] in float32.
+        weight: [out_features, in_features] in float32, or quantised already.
         bias: [out_features] or None; stays in float32.
         wide: pack for large batches only, where AMX is at hand (an output head, whose weight is
             too large to hold twice).
@@ -81,21 +88,23 @@ class Int8Linear:
 
     def __init__(
         self,
-        weight: torch.Tensor,
+        weight: torch.Tensor | Int8Rows,
         bias: torch.Tensor | None = None,
         *,
         wide: bool = False,
         turn: Callable[[torch.Tensor], torch.Tensor] | None = None,
         fine_rows: tuple[int, int] | None = None,
     ) -> None:
-        rows, self._scale = quantize_rows(weight)
+        rows, self._scale = quantize_rows(weight) if isinstance(weight, torch.Tensor) else weight
         # Overloads looked up once: the packets do it at every call.
         self._fbgemm = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
         self._onednn = torch.ops.onednn.qlinear_pointwise.default
         self._levels = torch.tensor(_LEVELS)
         self._turn = turn
-        self._num_out, self._fine = weight.shape[0], fine_rows
+        self._num_out, self._fine = rows.shape[0], fine_rows
         if fine_rows is not None:
+            if not isinstance(weight, torch.Tensor):
+                raise TypeError("fine_rows needs the float32 weight, to hold what rounding left")
             start, stop = fine_rows
             kept = rows[start:stop].float() * self._scale[start:stop, None]
             more, scale = quantize_rows(weight[start:stop] - kept)
@@ -133,10 +142,10 @@ class Int8Linear:
         )  # fmt: skip
 
 
-def quantize_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_rows(weight: torch.Tensor) -> Int8Rows:
     """Nearest int8 levels [rows, columns] and scale of each row [rows], symmetric."""
     scale = weight.abs().amax(1).clamp_min(_TINY) / _LEVELS
-    return (weight / scale[:, None]).round_().to(torch.int8), scale
+    return Int8Rows((weight / scale[:, None]).round_().to(torch.int8), scale)
 
 
 def has_amx() -> bool:

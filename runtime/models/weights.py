@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from radixlang.errors import ModelFormatError
+from radixlang.runtime.models.decoder import Embedding
 
 LAYER_PARTS = ("attn_norm", "attn_post_norm", "mlp_norm", "mlp_post_norm", "q_norm", "k_norm",
                "q", "k", "v", "qkv", "o", "gate", "up", "gate_up", "down")  # fmt: skip
@@ -42,6 +43,10 @@ class WeightSource(Protocol):
         Raises:
             ModelFormatError: the file has no such tensor, or cannot be read there.
         """
+        ...
+
+    def lookup(self, name: str) -> Embedding | None:
+        """Rows of a matrix read as they are stored; None where a table in memory is as small."""
         ...
 
 
@@ -106,6 +111,9 @@ class StateDictWeights:
             )
         tensor: torch.Tensor = self._tensors[found]
         return tensor.detach()
+
+    def lookup(self, name: str) -> None:
+        """None: these weights are floating-point tables."""
 
     def _find(self, name: str) -> str | None:
         wanted = transformers_name(name, post_norms=self._post_norms)

@@ -326,3 +326,25 @@ def test_source_knows_what_it_holds(tiny: Path) -> None:
     assert "layers.0.gate_up.weight" not in source
     assert "layers.9.gate.weight" not in source
     assert source.take("norm.weight").dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "Q6_K"])
+def test_rows_are_looked_up_as_they_are_stored(name: str, tmp_path: Path) -> None:
+    kind = gguf.GGMLQuantizationType[name]
+    elements, num_bytes = gguf.GGML_QUANT_SIZES[kind]
+    blocks = np.random.default_rng(1).integers(0, 256, (50, 512 // elements * num_bytes), np.uint8)
+    blocks &= 0xBB  # keep the fp16 scales finite
+    writer = gguf.GGUFWriter(tmp_path / "table.gguf", "llama")
+    writer.add_tensor("token_embd.weight", blocks, raw_dtype=kind)
+    writer.add_tensor("output.weight", np.ones((4, 8), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    source = GgufWeights(GgufFile(tmp_path / "table.gguf"))
+    embed, ids = source.lookup("embed.weight"), torch.tensor([3, 49, 3])
+    assert embed is not None
+    torch.testing.assert_close(embed(ids), source.take("embed.weight")[ids], equal_nan=True)
+    assert embed.num_bytes == blocks.nbytes
+    assert source.lookup("head.weight") is None
+    assert source.lookup("norm.weight") is None
