@@ -63,7 +63,7 @@ def sample(compiled: Any, seed: int, max_tokens: int = 60) -> str:
     return matcher.text_bytes().decode("utf-8", "ignore") + matcher.close()
 
 
-@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.recursive(SCALARS, _compound, max_leaves=8), st.integers(0, 2**32))
 def test_samples_of_random_schemas_validate(compiler: Any, schema: Any, seed: int) -> None:
     try:
