@@ -219,3 +219,14 @@ def test_smollm2_is_served_in_int8_by_default_and_stays_close(
     a, b = tables
     assert float((a.exp() * (a - b)).sum(-1).mean()) < 0.01
     assert float((a.argmax(-1) == b.argmax(-1)).float().mean()) > 0.95
+
+
+@pytest.mark.parametrize("width", [1536, 640])
+def test_rotating_in_the_loop_keeps_a_rows_bits(width: int, cpu: str) -> None:
+    x = torch.randn(300, width)
+    layer = Int8Linear(torch.randn(64, width), turn=BlockHadamard(width, 128))
+    rotation = ResidualRotation(width)
+    whole, turned = layer(x), rotation.columns(x)
+    for start, stop in [(0, 1), (5, 6), (3, 5), (0, 7), (2, 35), (10, 138)]:
+        assert torch.equal(layer(x[start:stop]), whole[start:stop])
+        assert torch.equal(rotation.columns(x[start:stop]), turned[start:stop])
