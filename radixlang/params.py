@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -27,6 +28,8 @@ class SamplingParams:
         repetition_penalty: divides positive and multiplies negative logits of seen tokens
             (prompt included), as in CTRL (Keskar et al. 2019, section 4.1).
         stop: strings that end the generation; the text ends before the match.
+        stop_regex: Python patterns that end the generation where their first match begins. Text
+            is streamed only at the end, for until then a match may still begin earlier.
         stop_token_ids: token ids that end it, beside the model's own end tokens.
         ignore_eos: go on past the model's end tokens.
         seed: 64-bit key of this generation's random numbers; None draws one.
@@ -49,6 +52,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     repetition_penalty: float = 1.0
     stop: tuple[str, ...] = ()
+    stop_regex: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     seed: int | None = None
@@ -58,6 +62,7 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", _as_tuple(self.stop, str, "stop"))
+        object.__setattr__(self, "stop_regex", _as_tuple(self.stop_regex, str, "stop_regex"))
         object.__setattr__(
             self, "stop_token_ids", _as_tuple(self.stop_token_ids, int, "stop_token_ids")
         )
@@ -81,6 +86,8 @@ class SamplingParams:
         _require(_is_number(self.repetition_penalty) and self.repetition_penalty > 0,
                  "repetition_penalty", self.repetition_penalty, "above 0 (1 is off)")  # fmt: skip
         _require("" not in self.stop, "stop", self.stop, "strings that are not empty")
+        for pattern in self.stop_regex:
+            _check_pattern(pattern)
         _require(self.seed is None or (_is_int(self.seed) and 0 <= self.seed <= MAX_SEED),
                  "seed", self.seed, "an integer from 0 to 2**64 - 1, or None")  # fmt: skip
         _require(_is_int(self.top_logprobs) and 0 <= self.top_logprobs <= 100,
@@ -138,6 +145,18 @@ def _as_tuple(value: Any, kind: type, name: str) -> tuple[Any, ...]:
         if not isinstance(item, kind) or isinstance(item, bool):
             raise ParameterError(f"{name} must hold {kind.__name__}s, got {item!r}")
     return items
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        matches_nothing = re.compile(pattern).search("") is not None
+    except re.error as error:
+        raise ParameterError(f"stop_regex {pattern!r} is no pattern: {error}") from None
+    if matches_nothing:
+        raise ParameterError(
+            f"stop_regex {pattern!r} matches an empty text, so it would end every generation at "
+            "once; let it need a character"
+        )
 
 
 def _is_int(value: Any) -> bool:

@@ -300,6 +300,9 @@ class FakeBackend:
     ) -> tuple[str, Literal["eos", "stop", "length", "constraint"], str | None]:
         floor = len(self._within(answer, params.min_tokens))
         hits = [(at, stop) for stop in params.stop if (at := answer.find(stop, floor)) >= 0]
+        for pattern in params.stop_regex:
+            match = re.compile(pattern).search(answer, floor)
+            hits += [(match.start(), pattern)] if match else []
         room = min(params.max_tokens, self._context_length - prompt_length)
         text, stop = (answer[: min(hits)[0]], min(hits)[1]) if hits else (answer, None)
         short = self._within(text, room)

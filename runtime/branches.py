@@ -144,7 +144,9 @@ class Branches:
             params,
             limits,
             seed=params.seed if params.seed is not None else self._seeds.next(),
-            tracker=TextTracker(serving.tokenizer.stream(), params.stop, params.min_tokens),
+            tracker=TextTracker(
+                serving.tokenizer.stream(), params.stop, params.min_tokens, params.stop_regex
+            ),
             constraint=_checked(operation.constraint),
             unstable=self._unstable(state, operation, prompt),
             deadline_s=operation.deadline_s,

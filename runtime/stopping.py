@@ -1,13 +1,15 @@
 """The text of a generation as it grows: stop strings, and which tokens stay on the branch.
 
 Stop strings are looked for in the text, so one may begin and end anywhere inside tokens. Text
-that could still turn out to be the beginning of one is held back from streams. After a match the
+that could still turn out to be the beginning of one is held back from streams; with stop patterns
+that is all of it. After a match the
 branch keeps the tokens that end at or before it; where the match begins inside a token, the part
 of that token before the match is handed back as text, which the next run on the branch begins with.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,15 +33,24 @@ class TextTracker:
     Args:
         stream: a fresh incremental decoder.
         stops: stop strings.
-        min_tokens: stop strings count from this many tokens on.
+        patterns: regular expressions; a generation ends where the first match begins.
+        min_tokens: both count from this many tokens on.
     """
 
-    __slots__ = ("_ends", "_forced", "_held", "_min_tokens", "_sent_chars", "_sent_tokens",
-                 "_stops", "_stream", "_whole", "stop", "text", "token_ids")  # fmt: skip
+    __slots__ = ("_ends", "_forced", "_held", "_min_tokens", "_patterns", "_sent_chars",
+                 "_sent_tokens", "_stops", "_stream", "_whole", "stop", "text",
+                 "token_ids")  # fmt: skip
 
-    def __init__(self, stream: TextStream, stops: Sequence[str] = (), min_tokens: int = 0) -> None:
+    def __init__(
+        self,
+        stream: TextStream,
+        stops: Sequence[str] = (),
+        min_tokens: int = 0,
+        patterns: Sequence[str] = (),
+    ) -> None:
         self._stream = stream
         self._stops = tuple(stops)
+        self._patterns = tuple(map(re.compile, patterns))
         self._min_tokens = min_tokens
         self.text = ""
         self.token_ids: list[int] = []
@@ -58,7 +69,7 @@ class TextTracker:
         self._ends.append(len(self.text))
         self._whole.append(not self._stream.is_inside_character)
         self._forced.append(forced)
-        if self._stops and piece:
+        if (self._stops or self._patterns) and piece:
             self._look_for_stop(len(piece))
         return self.stop is not None
 
@@ -112,11 +123,18 @@ class TextTracker:
                 at = text.find(stop, max(0, len(text) - num_new - len(stop) + 1))
                 if at >= 0:
                     found.append((at, -len(stop), stop))
+            for pattern in self._patterns:
+                match = pattern.search(text)
+                if match:
+                    found.append((match.start(), -len(match[0]), pattern.pattern))
             if found:
                 at, _, stop = min(found)
                 self.stop = (stop, at)
                 return
-        self._held = max(_num_begun(text, stop) for stop in self._stops)
+        if self._patterns:
+            self._held = len(text) - self._sent_chars
+        else:
+            self._held = max(_num_begun(text, stop) for stop in self._stops)
 
 
 def _num_begun(text: str, stop: str) -> int:

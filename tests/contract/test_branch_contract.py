@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
 import pytest
 
-from radixlang.errors import CancelledError, PromptTooLongError, RuntimeClosedError
+from radixlang.errors import (
+    CancelledError,
+    ParameterError,
+    PromptTooLongError,
+    RuntimeClosedError,
+)
 from radixlang.params import SamplingParams
 from radixlang.protocol import Backend, Branch, Markup, Message
 
@@ -188,6 +194,29 @@ def test_stop_string_is_not_part_of_the_text(backend: Any, branch: Any) -> None:
     assert completion.stop_reason == stop
     assert stop not in completion.text
     again.release()
+
+
+def test_stop_pattern_ends_the_text_where_its_match_begins(backend: Any, branch: Any) -> None:
+    branch.extend("Say something")
+    whole = branch.generate(GREEDY).result(TIMEOUT).text
+    pattern = "[" + re.escape(whole[len(whole) // 2]) + "]"
+    again = backend.new_branch()
+    again.extend("Say something")
+    params = SamplingParams(
+        max_tokens=8, temperature=0.0, seed=1, ignore_eos=True, stop_regex=(pattern, "(never){9}")
+    )
+    generation = again.generate(params)
+    completion = generation.result(TIMEOUT)
+    assert (completion.finish_reason, completion.stop_reason) == ("stop", pattern)
+    assert completion.text == re.split(pattern, whole)[0]
+    assert "".join(delta.text for delta in generation) == completion.text
+    again.release()
+
+
+@pytest.mark.parametrize("pattern", ["[a", "x*"])
+def test_stop_pattern_that_cannot_serve_is_refused(pattern: str) -> None:
+    with pytest.raises(ParameterError, match="stop_regex"):
+        SamplingParams(stop_regex=pattern)
 
 
 def test_plain_text_never_becomes_a_special_token(backend: Any) -> None:
