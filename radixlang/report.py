@@ -73,12 +73,13 @@ class Savings:
         return "\n".join([*([self.tree, ""] if self.tree else []), *lines])
 
 
-def savings(runtime: Any, *, tree: bool = False) -> Savings:
+def savings(runtime: Any, *, tree: bool = False, max_lines: int = 40) -> Savings:
     """What sharing saved on this runtime since its last `reset_stats()`.
 
     Args:
         runtime: a Runtime, or the scripted fake of `radixlang.testing`.
         tree: draw the radix tree as well.
+        max_lines: lines of that drawing; the rest is counted.
 
     Call `runtime.flush_cache()` and `runtime.reset_stats()` first to see one program alone.
     """
@@ -96,7 +97,7 @@ def savings(runtime: Any, *, tree: bool = False) -> Savings:
         num_paths=num_paths,
         kv_bytes=stats.kv_bytes_used,
         kv_bytes_unshared=round(num_unshared * per_token),
-        tree=runtime.tree_text() if tree else "",
+        tree=_cut(runtime.tree_text(), max_lines) if tree else "",
     )
 
 
@@ -108,6 +109,12 @@ def bytes_text(num_bytes: float) -> str:
             return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
         size /= 1000
     raise AssertionError("the loop returns")
+
+
+def _cut(drawing: str, max_lines: int) -> str:
+    lines = drawing.splitlines()
+    more = [f"… {len(lines) - max_lines:,} more lines"] if len(lines) > max_lines else []
+    return "\n".join(lines[:max_lines] + more)
 
 
 def _paths(number: int) -> str:
