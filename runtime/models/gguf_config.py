@@ -85,7 +85,7 @@ def gguf_config(file: GgufFile, *, dtype: str, context_length: int | None = None
     ropes, layer_rope, context = _ropes(keys, num_layers, head_dim, context_length)
     by_width = (architecture, num_layers) in _SCALE_BY_WIDTH
     return ModelConfig(
-        name=str(file.metadata.get("general.name") or file.path.stem),
+        name=file.path.stem,  # the metadata often has a training label instead
         family=GGUF_FAMILIES[architecture],
         num_layers=num_layers,
         hidden_size=hidden_size,
