@@ -12,7 +12,18 @@ if TYPE_CHECKING:
     from radixlang.batch import Result
     from radixlang.checkpoint import resume, take_checkpoint
     from radixlang.compiled import CompiledProgram
-    from radixlang.constraints import Choices, Grammar, JsonSchema, Regex
+    from radixlang.constraints import (
+        Capture,
+        Choices,
+        Grammar,
+        JsonSchema,
+        Match,
+        Regex,
+        Sequence,
+        Tool,
+        Tools,
+        match,
+    )
     from radixlang.default_runtime import get_default_runtime, set_default_runtime
     from radixlang.errors import (
         BudgetError,
@@ -72,7 +83,7 @@ _HOMES = {
     "batch": "Result",
     "checkpoint": "resume take_checkpoint",
     "compiled": "CompiledProgram",
-    "constraints": "Choices Grammar JsonSchema Regex",
+    "constraints": "Capture Choices Grammar JsonSchema Match Regex Sequence Tool Tools match",
     "default_runtime": "get_default_runtime set_default_runtime",
     "errors": "BudgetError CancelledError ConstraintError DeadlineError IncompleteError "
     "InvalidConstraintError JoinError ModelError ModelFormatError ModelNotFoundError "
@@ -100,6 +111,7 @@ _HOME = {name: f"radixlang.{home}" for home, names in _HOMES.items() for name in
 __all__ = [
     "BudgetError",
     "CancelledError",
+    "Capture",
     "Choices",
     "CompiledProgram",
     "Completion",
@@ -114,6 +126,7 @@ __all__ = [
     "JoinError",
     "JsonSchema",
     "Markup",
+    "Match",
     "Message",
     "ModelError",
     "ModelFormatError",
@@ -135,10 +148,13 @@ __all__ = [
     "SamplingParams",
     "Savings",
     "ScriptError",
+    "Sequence",
     "State",
     "StateClosedError",
     "TemplateError",
+    "Tool",
     "ToolBox",
+    "Tools",
     "UnsupportedConstraintError",
     "Usage",
     "ValueParseError",
@@ -152,6 +168,7 @@ __all__ = [
     "get_default_runtime",
     "load_template",
     "majority",
+    "match",
     "mean_logprob",
     "resume",
     "retry",
