@@ -8,7 +8,7 @@ temperature, nor masks, nor penalties are in them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,11 +18,11 @@ from torch import Tensor
 
 from radixlang.params import SamplingParams
 from radixlang.protocol import TokenLogprob
+from radixlang.runtime.blockwise import invert, likeliest, wide
 from radixlang.runtime.keyed_random import uniform
 
 NO_IDS: NDArray[np.int32] = np.empty(0, np.int32)
 _HEALING = 2**32  # counter of the draw that heals a prompt, beyond any token's
-_FIRST_CANDIDATES = 64  # candidates sorted at first; more where a row's top_p needs them
 
 
 @dataclass(slots=True)
@@ -50,6 +50,11 @@ class SamplingRow:
         return bool(p.frequency_penalty or p.presence_penalty) or p.repetition_penalty != 1.0
 
     @property
+    def wants_logprobs(self) -> bool:
+        """True where log-probabilities are recorded."""
+        return self.params.logprobs or self.params.top_logprobs > 0
+
+    @property
     def is_plain(self) -> bool:
         """True where the likeliest token is the answer."""
         return not (
@@ -73,16 +78,19 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow], vocab_size: int) -> Samp
     """Choose one token a row.
 
     Args:
-        logits: float32 [num_rows, width]; columns from `vocab_size` on are padding.
+        logits: float32 [num_rows, width]; columns from `vocab_size` on are padding. The rows may
+            be overwritten.
         rows: one for each row.
         vocab_size: ids that a token may have.
     """
     usable = logits[:, :vocab_size]
-    best, token_ids = usable.max(dim=1)  # a NaN anywhere in the row comes out as the maximum
+    best, token_ids = likeliest(usable)  # a NaN anywhere in the row comes out as the maximum
     is_finite = best.isfinite()
     is_allowed = torch.ones_like(is_finite)
     special = [i for i, row in enumerate(rows) if not row.is_plain]
-    if special:
+    if len(special) == len(rows) and not any(row.wants_logprobs for row in rows):
+        token_ids, is_allowed = _choose(usable, list(rows))
+    elif special:
         index = torch.tensor(special, device=logits.device)
         chosen, allowed = _choose(usable[index], [rows[i] for i in special])
         token_ids[index], is_allowed[index] = chosen, allowed
@@ -124,18 +132,20 @@ def choose_among(
     if params.temperature == 0:
         return int(ids[scores.argmax()])
     weight = ((scores - scores.max()) / params.temperature).exp().unsqueeze(0)
-    number = torch.from_numpy(uniform([seed], [_HEALING])).to(weight.device, _wide(weight))
-    return int(ids[_invert(weight, number.unsqueeze(0))[0]])
+    number = torch.from_numpy(uniform([seed], [_HEALING])).to(weight.device, wide(weight))
+    return int(ids[invert(weight, number.unsqueeze(0))[0]])
 
 
 def _choose(logits: Tensor, rows: list[SamplingRow]) -> tuple[Tensor, Tensor]:
-    """Tokens of rows that are not plain; `logits` [n, vocab_size] is a copy and gets edited."""
+    """Tokens of rows that are not plain, and whether there were any; `logits` get overwritten."""
     _apply_penalties(logits, rows)
     _apply_masks(logits, rows)
     _hold_back(logits, rows)
-    best, token_ids = logits.max(dim=1)
+    best, token_ids = likeliest(logits)
     drawn = [i for i, row in enumerate(rows) if row.params.temperature > 0]
-    if drawn:
+    if len(drawn) == len(rows):
+        token_ids = _draw(logits, best, rows)
+    elif drawn:
         index = torch.tensor(drawn, device=logits.device)
         token_ids[index] = _draw(logits[index], best[index], [rows[i] for i in drawn])
     return token_ids, best > -torch.inf
@@ -183,59 +193,84 @@ def _hold_back(logits: Tensor, rows: list[SamplingRow]) -> None:
 
 
 def _draw(logits: Tensor, best: Tensor, rows: list[SamplingRow]) -> Tensor:
-    """Draw by inverse transform. `best` is each row's largest logit."""
-    temperature = _column([row.params.temperature for row in rows], logits)
-    scaled = (logits - best.unsqueeze(1)) / temperature
-    numbers = uniform([row.seed for row in rows], [row.index for row in rows])
-    number = torch.from_numpy(numbers).to(logits.device, _wide(logits)).unsqueeze(1)
-    min_p = _column([row.params.min_p for row in rows], logits)
-    cut = [row.params.top_k is not None or row.params.top_p < 1 for row in rows]
+    """Draw by inverse transform; `logits` get overwritten. `best` is each row's largest logit."""
+    weight = logits.sub_(best.unsqueeze(1))
+    if any(row.params.temperature != 1 for row in rows):
+        weight.div_(_column([row.params.temperature for row in rows], weight))
+    weight.exp_()  # 1 for the likeliest token
+    has_least = any(row.params.min_p for row in rows)
+    least = _column([row.params.min_p for row in rows], weight) if has_least else None
+    kinds = [_kind(row.params) for row in rows]
     token_ids = torch.empty(len(rows), dtype=torch.long, device=logits.device)
-    for wanted, draw in ((False, _draw_full), (True, _draw_cut)):
-        here = [i for i, is_cut in enumerate(cut) if is_cut == wanted]
+    for draw in (_draw_full, _draw_nucleus, _draw_top_k):
+        here = [i for i, kind in enumerate(kinds) if kind is draw]
+        if len(here) == len(rows):
+            return draw(weight, least, rows)
         if here:
             index = torch.tensor(here, device=logits.device)
-            part = [rows[i] for i in here]
-            token_ids[index] = draw(scaled[index], number[index], min_p[index], part)
+            lower = None if least is None else least[index]
+            token_ids[index] = draw(weight[index], lower, [rows[i] for i in here])
     return token_ids
 
 
-def _draw_full(scaled: Tensor, number: Tensor, min_p: Tensor, rows: list[SamplingRow]) -> Tensor:
+def _kind(params: SamplingParams) -> Callable[..., Tensor]:
+    if params.top_k is not None:
+        return _draw_top_k
+    return _draw_nucleus if params.top_p < 1 else _draw_full
+
+
+def _draw_full(weight: Tensor, least: Tensor | None, rows: list[SamplingRow]) -> Tensor:
     """Over the whole vocabulary in id order: no sort is needed."""
-    weight = scaled.exp()
-    return _invert(weight.masked_fill_(weight < min_p, 0.0), number)
+    if least is not None:
+        weight.masked_fill_(weight < least, 0.0)
+    return invert(weight, _numbers(rows, weight))
 
 
-def _draw_cut(scaled: Tensor, number: Tensor, min_p: Tensor, rows: list[SamplingRow]) -> Tensor:
-    """Over the likeliest tokens: top_k, then the smallest set with top_p of what that leaves."""
-    vocab_size = scaled.shape[1]
+def _draw_nucleus(weight: Tensor, least: Tensor | None, rows: list[SamplingRow]) -> Tensor:
+    """Over the smallest set with top_p of the mass, by rejection and without a sort.
+
+    A token is in that set when what is likelier than it has less than top_p; equals at the edge
+    stay in. A token that is not takes all that are no likelier with it, so few rounds are needed.
+    (After the sampling kernels of FlashInfer, Ye et al. 2025.)
+    """
+    bound = _column([row.params.top_p for row in rows], weight) * weight.sum(dim=1, keepdim=True)
+    if least is not None:
+        weight.masked_fill_(weight < least, 0.0)
+    token_ids = torch.empty(len(rows), dtype=torch.long, device=weight.device)
+    open_rows, attempt = torch.arange(len(rows), device=weight.device), 0
+    while len(open_rows):
+        numbers = _numbers([rows[i] for i in open_rows.tolist()], weight, attempt)
+        drawn = invert(weight, numbers)
+        token_ids[open_rows] = drawn
+        likelier = weight > weight.gather(1, drawn.unsqueeze(1))
+        mass = torch.where(likelier, weight, 0.0).sum(dim=1, keepdim=True)
+        left = torch.nonzero((mass >= bound).squeeze(1)).squeeze(1)
+        weight = weight[left] * likelier[left]
+        bound, open_rows, attempt = bound[left], open_rows[left], attempt + 1
+    return token_ids
+
+
+def _draw_top_k(weight: Tensor, least: Tensor | None, rows: list[SamplingRow]) -> Tensor:
+    """Over the top_k likeliest, and of those the smallest set with top_p of their mass."""
+    vocab_size = weight.shape[1]
     limits = [min(row.params.top_k or vocab_size, vocab_size) for row in rows]
-    top_k = torch.tensor(limits, device=scaled.device).unsqueeze(1)
-    top_p = _column([row.params.top_p for row in rows], scaled)
-    whole = scaled.exp().sum(dim=1, keepdim=True)
-    num = min(vocab_size, _FIRST_CANDIDATES)
-    while True:
-        values, ids = scaled.topk(num, dim=1)
-        in_k = torch.arange(num, device=scaled.device) < top_k
-        weight = values.exp() * in_k
-        running = weight.cumsum(dim=1)
-        mass = torch.where(top_k <= num, running[:, -1:], whole)
-        enough = (top_k <= num) | ((top_k >= vocab_size) & (running[:, -1:] >= top_p * mass))
-        if num == vocab_size or bool(enough.all()):
-            break
-        num = min(vocab_size, num * 8)
-    keep = (running - weight < top_p * mass) & (weight >= min_p)
-    place = _invert(weight * keep, number)
+    num = max(limits)
+    values, ids = weight.topk(num, dim=1)
+    values *= torch.arange(num, device=weight.device) < _column(limits, weight)
+    running = values.cumsum(dim=1)
+    bound = _column([row.params.top_p for row in rows], weight) * running[:, -1:]
+    keep = running - values < bound
+    if least is not None:
+        keep &= values >= least
+    place = invert(values * keep, _numbers(rows, weight))
     return ids.gather(1, place.unsqueeze(1)).squeeze(1)
 
 
-def _invert(weight: Tensor, number: Tensor) -> Tensor:
-    """Index at which the running sum of weights passes number times their total."""
-    running = weight.cumsum(dim=1, dtype=_wide(weight))
-    total = running[:, -1:]
-    place = torch.searchsorted(running, number * total, right=True)
-    last = torch.searchsorted(running, total.contiguous())  # last index with any weight
-    return torch.minimum(place, last).squeeze(1)
+def _numbers(rows: list[SamplingRow], like: Tensor, attempt: int = 0) -> Tensor:
+    """Each row's number in [0, 1) for its token, [n, 1]."""
+    counters = [row.index + (attempt << 33) for row in rows]
+    numbers = uniform([row.seed for row in rows], counters)
+    return torch.from_numpy(numbers).to(like.device, wide(like)).unsqueeze(1)
 
 
 def _logprobs(
@@ -243,11 +278,13 @@ def _logprobs(
 ) -> list[TokenLogprob | None]:
     """Records of the rows that ask for them."""
     records: list[TokenLogprob | None] = [None] * len(rows)
-    asked = [i for i, row in enumerate(rows) if row.params.logprobs or row.params.top_logprobs]
+    asked = [i for i, row in enumerate(rows) if row.wants_logprobs]
     if not asked:
         return records
-    index = torch.tensor(asked, device=logits.device)
-    part, ids = logits[index], token_ids[index]
+    part, ids = logits, token_ids
+    if len(asked) < len(rows):
+        index = torch.tensor(asked, device=logits.device)
+        part, ids = logits[index], token_ids[index]
     normaliser = part.logsumexp(dim=1, keepdim=True)
     chosen = (part.gather(1, ids.unsqueeze(1)) - normaliser).squeeze(1).tolist()
     num_top = min(vocab_size, max(rows[i].params.top_logprobs for i in asked))
@@ -263,13 +300,9 @@ def _tops(logits: Tensor, normaliser: Tensor, num: int) -> list[tuple[tuple[int,
     return [tuple(zip(*pair, strict=True)) for pair in pairs]
 
 
-def _column(values: list[float], like: Tensor) -> Tensor:
+def _column(values: Sequence[float], like: Tensor) -> Tensor:
     return torch.tensor(values, dtype=like.dtype, device=like.device).unsqueeze(1)
 
 
 def _index(ids: NDArray[np.int32], like: Tensor) -> Tensor:
     return torch.from_numpy(ids.astype(np.int64)).to(like.device)
-
-
-def _wide(like: Tensor) -> torch.dtype:
-    return torch.float64 if like.device.type != "mps" else torch.float32

@@ -124,7 +124,7 @@ class Step:
             first, rows = each.recorded()
             num_prompt = each.sequence.num_prompt
             for at in range(0, len(rows), MAX_LOGIT_ROWS):
-                logits = self._core.runner.model.logits(rows[at : at + MAX_LOGIT_ROWS])
+                logits = self._logits(rows[at : at + MAX_LOGIT_ROWS])
                 each.sequence.job.record(each.sequence, first + at, logits)
             if each.sequence.num_prompt < num_prompt:
                 self._shorten(each)
@@ -142,9 +142,7 @@ class Step:
         rows = [(each, row) for each in work if (row := self._row(each.sequence)) is not None]
         for start in range(0, len(rows), MAX_LOGIT_ROWS):
             part = rows[start : start + MAX_LOGIT_ROWS]
-            logits = self._core.runner.model.logits(
-                torch.stack([each.output[-1] for each, _ in part])
-            )
+            logits = self._logits(torch.stack([each.output[-1] for each, _ in part]))
             got = sample(logits, [row for _, row in part], self._vocab_size)
             found |= {
                 each: _Token(*token)
@@ -155,6 +153,10 @@ class Step:
                 )
             }
         return found
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        with self._core.profile.part("model"):
+            return self._core.runner.model.logits(hidden)
 
     def _row(self, sequence: Sequence) -> SamplingRow | None:
         job = sequence.job

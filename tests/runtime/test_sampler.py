@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from radixlang.params import SamplingParams
+from radixlang.runtime.blockwise import likeliest
 from radixlang.runtime.keyed_random import SeedSource, uniform
 from radixlang.runtime.sampler import (
     SamplingRow,
@@ -46,6 +47,18 @@ def test_greedy_is_the_likeliest() -> None:
     assert got.token_ids == logits.argmax(dim=1).tolist()
     assert all(got.is_finite)
     assert all(got.is_allowed)
+
+
+@pytest.mark.parametrize("width", [1, 255, 256, 300, 5000])
+def test_likeliest_is_the_first_maximum(width: int) -> None:
+    logits = torch.randint(
+        0, 9, (40, width), generator=torch.Generator().manual_seed(width)
+    ).float()
+    logits[3] = -torch.inf
+    logits[4, width // 2] = torch.nan
+    best, ids = likeliest(logits)
+    assert ids.tolist() == logits.argmax(dim=1).tolist()
+    np.testing.assert_array_equal(best, logits.amax(dim=1))
 
 
 def test_draws_follow_the_distribution() -> None:
@@ -87,8 +100,8 @@ def test_truncation_keeps_what_it_should(params: dict[str, Any], kept: list[int]
 
 
 def test_top_p_over_a_flat_vocabulary_needs_many_candidates() -> None:
-    logits = torch.zeros(300, 5000)
-    ids = sample(logits, [row(i, top_p=0.9) for i in range(300)], 5000).token_ids
+    logits = torch.rand(300, 40_000, generator=torch.Generator().manual_seed(4)) / 1000
+    ids = sample(logits, [row(i, top_p=0.9) for i in range(300)], 40_000).token_ids
     assert len(set(ids)) > 250  # far beyond the first candidates that were sorted
 
 
@@ -97,9 +110,10 @@ def test_mixed_rows_do_not_disturb_each_other() -> None:
     kinds = [{"temperature": 0.0}, {}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.2},
              {"temperature": 2.0, "top_k": 40, "top_p": 0.9}]  # fmt: skip
     rows = [row(i, seed=i, **kind) for i, kind in enumerate(kinds)]
-    together = sample(logits, rows, 50).token_ids
-    alone = [sample(logits[i : i + 1], [rows[i]], 50).token_ids[0] for i in range(6)]
+    together = sample(logits.clone(), rows, 50).token_ids
+    alone = [sample(logits[i : i + 1].clone(), [rows[i]], 50).token_ids[0] for i in range(6)]
     assert together == alone
+    assert together[0] == int(logits[0].argmax())
     backwards = sample(logits.flip(0), rows[::-1], 50).token_ids
     assert backwards == together[::-1]
 
@@ -116,14 +130,15 @@ def test_masks_allow_only_their_bits() -> None:
     rows = [row(0, temperature=0.0), row(1), row(2, top_k=3), row(3, temperature=0.0)]
     for each in rows[:3]:
         each.bitmask = bits([3, 31, 33])
-    ids = sample(logits, rows, 40).token_ids
+    ids = sample(logits.clone(), rows, 40).token_ids
     assert set(ids[:3]) <= {3, 31, 33}
     assert ids[0] == max((3, 31, 33), key=lambda i: float(logits[0, i]))
     assert ids[3] == int(logits[3].argmax())
 
 
-def test_empty_mask_is_reported() -> None:
-    masked = row(temperature=0.0)
+@pytest.mark.parametrize("params", [{"temperature": 0.0}, {}, {"top_p": 0.5}, {"top_k": 3}])
+def test_empty_mask_is_reported(params: dict[str, Any]) -> None:
+    masked = row(**params)
     masked.bitmask = bits([])
     got = sample(torch.randn(2, 40), [masked, row()], 40)
     assert got.is_allowed == [False, True]
@@ -144,8 +159,9 @@ def test_held_back_tokens_do_not_come_unless_nothing_else_may() -> None:
 def test_broken_logits_are_reported_by_row(value: float) -> None:
     logits = torch.zeros(3, 10)
     logits[1, 4] = value
-    got = sample(logits, [row(temperature=0.0), row(temperature=0.0), row()], 10)
-    assert got.is_finite == [True, False, True]
+    for kind in ({"temperature": 0.0}, {}, {"top_p": 0.5}, {"min_p": 0.1, "top_k": 2}):
+        got = sample(logits.clone(), [row(), row(**kind), row(temperature=0.0)], 10)
+        assert got.is_finite == [True, False, True]
 
 
 def test_penalties_as_defined() -> None:
@@ -155,7 +171,7 @@ def test_penalties_as_defined() -> None:
         each = row(temperature=0.0, **params)
         each.prompt_ids = np.array([1], np.int32)
         each.generated_ids = np.array([0, 0], np.int32)
-        return sample(logits, [each], 4).token_ids[0]
+        return sample(logits.clone(), [each], 4).token_ids[0]
 
     assert best() == 0
     assert best(frequency_penalty=0.2) == 0  # 2.0 - 0.4
