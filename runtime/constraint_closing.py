@@ -13,11 +13,13 @@ from radixlang.runtime.matching import consume_longest
 if TYPE_CHECKING:
     from radixlang.runtime.constraints import Matcher
 
-MAX_CLOSING_BYTES = 2048
-MAX_CLOSING_STEPS = 5_000
+MAX_CLOSING_BYTES = 1024
+_STEPS_A_BYTE = 3  # of search for each byte that an ending may have
 
 # What ends a value sooner stands first; letters and digits are the smallest values; blanks last.
-_PREFERENCE = b'"}])>;,' + b"0123456789" + b"abcdefghijklmnopqrstuvwxyz" + b"{[(<.:-"
+_PREFERENCE = (
+    b'"}])>;,' + b"!#$%&'*+/=?@_|~" + b"0123456789" + b"abcdefghijklmnopqrstuvwxyz" + b"{[(<.:-"
+)
 _RANK = {byte: rank for rank, byte in enumerate(_PREFERENCE)}
 _RANK_IN_STRING = {byte: rank for rank, byte in enumerate(b'"abcdefghijklmnopqrstuvwxyz01')}
 _BLANKS = b" \t\r\n"
@@ -40,7 +42,7 @@ def close_text(matcher: Matcher, text: str | bytes) -> str:
     partial = data.decode("utf-8", "ignore")
     if consume_longest(matcher, data) < len(data):
         raise IncompleteError("the text to close is not a valid beginning", partial)
-    closing = _search(matcher)
+    closing = _shortest(matcher)
     if closing is None:
         raise IncompleteError(
             f"no valid ending within {MAX_CLOSING_BYTES} bytes was found; allow more max_tokens",
@@ -49,14 +51,25 @@ def close_text(matcher: Matcher, text: str | bytes) -> str:
     return (data + closing).decode()[len(data.decode("utf-8", "ignore")) :]
 
 
-def _search(matcher: Matcher) -> bytes | None:
-    """Depth first by preference, with backtracking, within the bounds."""
+def _shortest(matcher: Matcher) -> bytes | None:
+    """An ending within the smallest limit that has one; each limit is twice the one before."""
+    limit = 8
+    while limit <= MAX_CLOSING_BYTES:
+        closing = _search(matcher.fork(), limit)
+        if closing is not None:
+            return closing
+        limit *= 2
+    return None
+
+
+def _search(matcher: Matcher, limit: int) -> bytes | None:
+    """Depth first by preference, with backtracking, within the limit."""
     path: list[list[int]] = []  # choices not tried yet, by depth
     closing: list[int] = []
-    for _ in range(MAX_CLOSING_STEPS):
+    for _ in range(_STEPS_A_BYTE * limit + 100):
         if matcher.is_complete:
             return bytes(closing)
-        path.append(_choices(matcher) if len(closing) < MAX_CLOSING_BYTES else [])
+        path.append(_choices(matcher) if len(closing) < limit else [])
         while path and not path[-1]:
             path.pop()
             if not path:

@@ -57,6 +57,7 @@ def test_every_truncation_is_closed_validly(cut: int) -> None:
         (Choices(("yes", "no")), "y", "es"),
         (Grammar('start: "(" start ")" | "x"'), "((", "x))"),
         (JsonSchema.of({"type": "string"}), '"a\\', '""'),
+        (Grammar('start: INT "+" INT\n%import common.INT'), "12", "+0"),
     ],
 )
 def test_other_constraints_close_as_well(spec: Any, text: str, ending: str) -> None:
