@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from radixlang.runtime.generation import GenerateJob, GenerationLimits
 from radixlang.runtime.healing import Healer, Unstable
 from radixlang.runtime.jobs import Job
 from radixlang.runtime.keyed_random import SeedSource
+from radixlang.runtime.option_runs import option_runs
 from radixlang.runtime.scoring import ScoreJob, num_shared
 from radixlang.runtime.sequence import Sequence, TokenIds
 from radixlang.runtime.stopping import TextTracker
@@ -177,9 +179,8 @@ class Branches:
         return self._healer.unstable(int(prompt[-1]), len(prompt) - 1)
 
     def _score(self, state: BranchState, operation: Score) -> ScoreJob:
-        encode = self.serving.tokenizer.encode_run
-        plain = state.run_ids(encode)
-        runs = [state.run_ids(encode, option) for option in operation.options]
+        plain = state.run_ids(self.serving.tokenizer.encode_run)
+        runs = self._option_runs(state, operation.options)
         shared = num_shared([plain, *runs])
         base = np.concatenate((state.fixed, np.array(plain[:shared], np.int32)))
         if not len(base):
@@ -194,6 +195,17 @@ class Branches:
         job = ScoreJob(state, operation.future, base, options, operation.deadline_s)
         job.begin()
         return job
+
+    def _option_runs(self, state: BranchState, options: tuple[str, ...]) -> list[list[int]]:
+        """Token ids of the run with every option behind it."""
+        encode = self.serving.tokenizer.encode_run
+        texts = [piece for piece in state.run if isinstance(piece, str)]
+        if len(texts) < len(state.run):  # token ids among the pieces
+            return [state.run_ids(encode, option) for option in options]
+        at_start = not len(state.fixed)
+        return option_runs(
+            texts, options, partial(encode, at_start=at_start), partial(encode, at_start=False)
+        )
 
     def _check_length(self, num_tokens: int, ahead: int = 1) -> None:
         """Refuse a prompt that can never be served; `ahead` tokens are to follow it."""

@@ -197,13 +197,13 @@ class Scheduler:
             if self._park(sequence):
                 continue
             self.memory.attach(sequence)
+            while not self._fits(sequence) and self._yield_lease():
+                pass
             if not self._fits(sequence):
                 self.memory.detach(sequence)
                 self.waiting.push_front(sequence)
-                if self.running or self._yield_lease():
-                    if self.running:
-                        return
-                    continue
+                if self.running:
+                    return
                 self._fail(sequence.job, self._exhausted(sequence, sequence.num_tokens))
                 continue
             self.memory.count_cached(sequence)
