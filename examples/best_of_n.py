@@ -1,46 +1,40 @@
-"""Best of n: eight samples from one prompt, scored, and the conversation goes on from the best.
+"""Best of n: eight samples from one prompt, scored, and the program goes on from the best.
 
-The score is a rule of Python (must name the town, and be short) and then the model's own mean
-log-probability. The chosen sample's branch is adopted, not written again.
+The score is the model's own mean log-probability. The winner's branch is adopted: nothing is
+written or computed again, and the other branches are released.
 """
 
 from __future__ import annotations
 
 import radixlang
-from radixlang import gen
+from radixlang import gen, mean_logprob
 from radixlang.report import savings
 
 SHOTS = """\
-Slogan for a bakery in Bern: Fresh bread in Bern, every morning.
-Slogan for a bicycle shop in Delft: See Delft on two wheels.
-Slogan for a bookshop in Dublin: A good story waits in Dublin.
-Slogan for a garden centre in Graz: Bring the garden home to Graz.
-Slogan for a"""
+A slogan for a bakery: In Bern, every morning begins with fresh bread.
+A slogan for a bicycle shop: In Delft, you see more on two wheels.
+A slogan for a bookshop: In Dublin, a good story waits for you.
+A slogan for a garden centre: In Graz, spring begins at our door.
+"""
 
 
 @radixlang.function
 def slogan(s, shop, town, n=8):
-    s += f"{SHOTS} {shop} in {town}:"
-    s += gen("slogan", n=n, temperature=0.9, max_tokens=16, stop="\n", logprobs=True)
-    group = s.samples("slogan")
-
-    def score(index):
-        text, tokens = s["slogan"][index], group[index].completion("slogan").logprobs
-        fits = town in text and text.endswith(".") and len(text.split()) < 10
-        return fits, sum(token.logprob for token in tokens) / len(tokens)
-
-    scores = [score(index) for index in range(n)]
-    texts = list(s["slogan"])
-    s.choose("slogan", max(range(n), key=scores.__getitem__))
-    return sorted(zip(scores, texts, strict=True), reverse=True)
+    s += f"{SHOTS}A slogan for a {shop}: In {town},"
+    s += gen("slogan", n=n, temperature=0.8, max_tokens=16, stop="\n", logprobs=True)
+    scores = list(map(mean_logprob("slogan"), s.samples("slogan")))
+    samples = sorted(zip(scores, s["slogan"], strict=True), reverse=True)
+    s.choose("slogan", scores.index(max(scores)))
+    s += "\nWhy it works: it is" + gen("why", temperature=0, max_tokens=16, stop=(".", "\n"))
+    return samples
 
 
 def main() -> None:
     with radixlang.Runtime() as runtime:
         state = slogan(shop="flower shop", town="Ghent", runtime=runtime, seed=4)
-        for (fits, mean), text in state.result:
-            print(f"{'fits' if fits else '    '}  {mean:6.2f}  {text.strip()}")
-        print(f"\nchosen: {state['slogan'].strip()}")
+        for score, text in state.result:
+            print(f"{score:6.2f}  In Ghent,{text}")
+        print(f"\nchosen: In Ghent,{state['slogan']}\nwhy it works: it is{state['why']}.")
         print(f"\n{savings(runtime, tree=True)}")
 
 

@@ -14,8 +14,8 @@ import radixlang
 from radixlang import select
 from radixlang.report import savings
 
-ROWS = [json.loads(line) for line in
-        (Path(__file__).parent / "data" / "reviews.jsonl").read_text("utf-8").splitlines()]  # fmt: skip
+DATA = Path(__file__).parent / "data" / "reviews.jsonl"
+ROWS = [json.loads(line) for line in DATA.read_text("utf-8").splitlines()]
 SHOTS, REVIEWS = ROWS[:6], ROWS[6:]
 LABELS = ["positive", "negative"]
 

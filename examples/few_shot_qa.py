@@ -12,8 +12,8 @@ import radixlang
 from radixlang import gen
 from radixlang.report import savings
 
-ROWS = [json.loads(line) for line in
-        (Path(__file__).parent / "data" / "capitals.jsonl").read_text("utf-8").splitlines()]  # fmt: skip
+DATA = Path(__file__).parent / "data" / "capitals.jsonl"
+ROWS = [json.loads(line) for line in DATA.read_text("utf-8").splitlines()]
 SHOTS, QUESTIONS = ROWS[:6], ROWS[6:]
 
 

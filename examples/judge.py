@@ -13,8 +13,8 @@ import radixlang
 from radixlang import select
 from radixlang.report import savings
 
-LETTERS = [text.strip() for text in
-           (Path(__file__).parent / "data" / "letters.txt").read_text("utf-8").split("---")]  # fmt: skip
+DATA = Path(__file__).parent / "data" / "letters.txt"
+LETTERS = [text.strip() for text in DATA.read_text("utf-8").split("---")]
 DIMENSIONS = ("politeness", "clarity", "spelling")
 SHOTS = """\
 Letter: Dear Ms Grant, thank you very much for your kind help last week. I am grateful.

@@ -13,7 +13,7 @@ import radixlang
 from radixlang import gen
 from radixlang.report import savings
 
-COUNTRIES = {"Nigeria": "Africa", "Vietnam": "Asia", "Chile": "South America", "Norway": "Europe"}
+COUNTRIES = {"Egypt": "Africa", "Vietnam": "Asia", "Chile": "South America", "Hungary": "Europe"}
 CONTINENTS = ["Africa", "Asia", "Europe", "North America", "South America"]
 SHOTS = """\
 Q: On which continent is Kenya?
@@ -28,6 +28,9 @@ A: Poland borders Germany and Slovakia. So it is in Europe.
 Q: On which continent is Thailand?
 A: Thailand borders Laos and Cambodia. So it is in Asia.
 
+Q: On which continent is Sudan?
+A: Sudan borders Egypt and Chad. So it is in Africa.
+
 Q: On which continent is Guatemala?
 A: Guatemala borders Mexico and Belize. So it is in North America.
 
@@ -39,7 +42,7 @@ def locate(s, country, num_samples=16):
     s += f"{SHOTS}Q: On which continent is {country}?\nA: {country} borders"
     with s.fork(num_samples) as samples:
         samples += gen("chain", temperature=1.0, max_tokens=16, stop=(".", "\n"))
-        samples += ". So it is in " + gen("answer", choices=CONTINENTS, temperature=1.0) + "."
+        samples += ". So it is in " + gen("answer", choices=CONTINENTS, temperature=0.5) + "."
     s.join(samples)
 
 

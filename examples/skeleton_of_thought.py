@@ -1,6 +1,6 @@
 """Skeleton of thought: an outline first, then all its points written at the same time.
 
-The outline has exactly four short points, by a pattern. The branches that fill them in share
+The outline has four short points; the branches that fill them in share
 everything up to it (Ning et al. 2023, arXiv:2307.15337).
 """
 
@@ -22,19 +22,20 @@ More about point 1, Boil some water: Fresh cold water tastes best and should boi
 More about point 3, Pour the water on the tea: Use one spoon of tea for each cup of water.
 
 """
-POINT = "[A-Z][a-z]+( [a-z]+){2,5}"
+SENTENCE = r" [A-Z][a-z]+( [a-z]+,?){5,16}\."
+POINT = {"temperature": 0, "max_tokens": 16, "stop": (".", "\n"), "repetition_penalty": 1.3}
 
 
 @radixlang.function
 def answer(s, question):
     s += f"{SHOT}Question: {question}\n"
     for number in range(1, 5):
-        s += f"{number}. " + gen(f"point {number}", regex=POINT, temperature=0, max_tokens=16) + ".\n"
+        s += f"{number}. " + gen(f"point {number}", **POINT) + ".\n"
     points = [s[f"point {number}"] for number in range(1, 5)]
     with s.fork(4) as group:
         for number, (branch, point) in enumerate(zip(group, points, strict=True), 1):
             branch += f"\nMore about point {number}, {point}:"
-            branch += gen("text", temperature=0, max_tokens=40, min_tokens=4, stop=(".", "\n"))
+            branch += gen("text", regex=SENTENCE, temperature=0, max_tokens=32, finish="close")
     s.join(group, "text")
     return points
 
@@ -44,7 +45,7 @@ def main() -> None:
         state = answer(question=QUESTION, runtime=runtime)
         print(QUESTION)
         for point, text in zip(state.result, state["text"], strict=True):
-            print(f"\n* {point}\n  {text.strip()}.")
+            print(f"\n* {point}\n  {text.strip()}")
         print(f"\n{savings(runtime, tree=True)}")
 
 

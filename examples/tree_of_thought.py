@@ -37,7 +37,7 @@ def grow(s, number, path, leaves):
     names = list(MOVES)
     group = s.fork(2)
     for branch, allowed in zip(group, (names[:2], names[2:]), strict=True):
-        branch += "Thought: we have to" + gen("thought", temperature=0, max_tokens=16, stop="\n")
+        branch += "Thought: we have to" + gen("thought", temperature=0, max_tokens=10, stop="\n")
         branch += "\nMove: " + select("move", allowed)
     for branch in group:  # both are on their way before either is waited for
         move = branch["move"]
