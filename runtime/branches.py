@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ from radixlang.runtime.healing import Healer, Unstable
 from radixlang.runtime.jobs import Job
 from radixlang.runtime.keyed_random import SeedSource
 from radixlang.runtime.option_runs import option_runs
+from radixlang.runtime.radix import Namespace
 from radixlang.runtime.scoring import ScoreJob, num_shared
 from radixlang.runtime.sequence import Sequence, TokenIds
 from radixlang.runtime.stopping import TextTracker
@@ -63,6 +64,7 @@ class Branches:
         self.serving = serving
         self._seeds = seeds
         self._healer: Healer | None = None
+        self.weights_version = 0
         self._live: dict[BranchState, None] = {}
         self._resting: OrderedDict[BranchState, None] = OrderedDict()
 
@@ -76,6 +78,7 @@ class Branches:
     def start(self, state: BranchState, operation: Operation, later: Later) -> Job | None:
         """Carry out an operation; returns the job where it needs the model."""
         self._live[state] = None
+        state.namespace = self.current(state.namespace)
         match operation:
             case Extend(content):
                 state.run = (*state.run, content)
@@ -110,6 +113,17 @@ class Branches:
         self._live.pop(state, None)
         state.fixed, state.run = state.fixed[:0].copy(), ()
         state.error = state.error or released_error(state)
+
+    def current(self, namespace: Namespace) -> Namespace:
+        """The namespace under the weights in use."""
+        if namespace.weights_version == self.weights_version:
+            return namespace
+        return replace(namespace, weights_version=self.weights_version)
+
+    def renew(self, state: BranchState) -> None:
+        """Move a branch to the weights in use: its lease is on what the old ones computed."""
+        self.let_go(state)
+        state.namespace = self.current(state.namespace)
 
     def yield_lease(self) -> bool:
         """Take back the lease of the branch longest at rest; False when there is none."""

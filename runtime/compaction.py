@@ -60,6 +60,10 @@ class Compactor:
         checks = max(1, self.every_inserts // 16)
         return num_new >= checks and fragmentation(self._tree) > self.max_fragmentation
 
+    def is_overdue(self) -> bool:
+        """True when `every_inserts` have come since the last compaction; costs one comparison."""
+        return self._tree.num_inserts - self._last_inserts >= self.every_inserts
+
     def compact(self, in_flight: AbstractSet[RadixNode] = frozenset()) -> list[RadixNode]:
         """Make hot paths contiguous, hottest first; returns the nodes whose slots changed.
 

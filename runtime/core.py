@@ -10,58 +10,33 @@ fails the requests of that step; the engine goes on.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Any
 
 from radixlang.errors import CancelledError, DeadlineError, RequestError, RuntimeClosedError
 from radixlang.runtime.audit import Violation, audit
 from radixlang.runtime.branch import BranchState, Fork, Operation, Release, futures_of
 from radixlang.runtime.branches import Branches
+from radixlang.runtime.commands import Call, Cancel, Command, Inbox, Post
+from radixlang.runtime.compaction import Compactor
+from radixlang.runtime.control import picture
+from radixlang.runtime.deadlines import Deadlines
 from radixlang.runtime.generation import GenerateJob
 from radixlang.runtime.jobs import Job
+from radixlang.runtime.lease import ProgramPins
 from radixlang.runtime.memory import Memory
 from radixlang.runtime.runner import ModelRunner
 from radixlang.runtime.scheduler import Limits, Scheduler
 from radixlang.runtime.stats import Counters, RuntimeStats, StepProfile
 from radixlang.runtime.step import Step
+from radixlang.runtime.upkeep import Upkeep
 from radixlang.runtime.waiting import WaitingQueue
 
 log = logging.getLogger("radixlang.runtime")
-
-
-@dataclass(frozen=True, slots=True)
-class Post:
-    """An operation for a branch."""
-
-    state: BranchState
-    operation: Operation
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    """Stop a branch, or (with a future) only if that is not over yet."""
-
-    state: BranchState
-    future: Future[Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Run a function on the engine's thread."""
-
-    function: Callable[[], Any]
-    future: Future[Any]
-
-
-Command = Post | Cancel | Call | None  # None: stop
 
 
 class EngineCore:
@@ -77,6 +52,8 @@ class EngineCore:
         *,
         limits: Limits,
         order: str,
+        max_pinned_tokens: int,
+        compaction: bool,
         debug: bool,
     ) -> None:
         self.memory = memory
@@ -86,6 +63,13 @@ class EngineCore:
         self.profile = profile
         self.debug = debug
         self.violations: list[Violation] = []
+        self.pins = ProgramPins(memory.tree, max_pinned_tokens)
+        self.upkeep = Upkeep(
+            Compactor(memory.tree, memory.cache, max_tokens=4096) if compaction else None,
+            memory.cold,
+            self.audit,
+            lambda: memory.tree.num_cached_tokens,
+        )
         self.scheduler = Scheduler(
             memory,
             WaitingQueue(order),
@@ -95,11 +79,9 @@ class EngineCore:
             fail=self.fail_job,
         )
         self._step = Step(self)
-        self._inbox: SimpleQueue[Command] = SimpleQueue()
+        self._inbox = Inbox()
         self._outbox: list[Callable[[], None]] = []
-        self._deadlines: list[tuple[float, int, BranchState, Future[Any]]] = []
-        self._ticket = itertools.count()
-        self._is_closed = False
+        self._deadlines = Deadlines()
         self._thread: threading.Thread | None = None
         self.stats = RuntimeStats()
         self.publish()
@@ -108,38 +90,32 @@ class EngineCore:
 
     def post(self, state: BranchState, operation: Operation) -> None:
         """Queue an operation of a branch."""
-        self._put(Post(state, operation))
+        self._inbox.put(Post(state, operation))
 
     def post_cancel_branch(self, state: BranchState) -> None:
         """Cancel all that a branch has queued or running, and release it."""
-        self._put(Cancel(state))
+        self._inbox.put(Cancel(state))
 
     def post_cancel_job(self, state: BranchState, future: Future[Any]) -> None:
         """Cancel one generation, unless it is over."""
-        self._put(Cancel(state, future))
+        self._inbox.put(Cancel(state, future))
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Run a function between two steps and return its value; after the end, run it at once."""
-        if self._is_closed or threading.current_thread() is self._thread:
+        if self.is_closed or threading.current_thread() is self._thread:
             return function()
         future: Future[Any] = Future()
-        self._put(Call(function, future))
+        self._inbox.put(Call(function, future))
         return future.result()
 
     def stop(self) -> None:
         """Ask the thread to end after the current step."""
-        self._inbox.put(None)
+        self._inbox.put_stop()
 
     @property
     def is_closed(self) -> bool:
         """True once the thread has ended."""
-        return self._is_closed
-
-    def _put(self, command: Command) -> None:
-        # No lock: this may run inside a garbage collection, on any thread.
-        self._inbox.put(command)
-        if self._is_closed:
-            self._refuse_all()
+        return self._inbox.is_closed
 
     # ---- the thread
 
@@ -156,19 +132,39 @@ class EngineCore:
 
     def _take_commands(self) -> bool:
         """Handle all that is queued, waiting for something when idle; False when told to stop."""
+        is_idle = self.scheduler.is_idle
         try:
-            command = self._inbox.get(block=self.scheduler.is_idle)
+            command = self._inbox.take(is_idle, self.upkeep.wait_s() if is_idle else None)
+        except Empty:
+            if is_idle:
+                self._rest()
+            return True
+        try:
             while command is not None:
-                self._handle(command)
-                command = self._inbox.get(block=False)
+                self._handle_safely(command)
+                command = self._inbox.take(block=False)
         except Empty:
             return True
         return False
 
-    def _handle(self, command: Post | Cancel | Call) -> None:
+    def _rest(self) -> None:
+        try:
+            self.upkeep.at_rest()
+        except Exception:
+            log.exception("the upkeep of an idle engine failed")
+
+    def _handle_safely(self, command: Command) -> None:
+        try:
+            self._handle(command)
+        except Exception as error:
+            log.exception("a command of the engine failed")
+            if isinstance(command, (Post, Cancel)):
+                self.fail_branch(command.state, error)
+
+    def _handle(self, command: Command) -> None:
         match command:
             case Post(state, operation):
-                self._watch_deadline(state, operation)
+                self._deadlines.watch(state, operation)
                 state.operations.append(operation)
                 self.advance(state)
             case Cancel(state, None):
@@ -192,6 +188,7 @@ class EngineCore:
         self._expire()
         try:
             self._step.run()
+            self.upkeep.after_step()
         except Exception as error:
             log.exception("a step of the engine failed")
             self._fail_step(error)
@@ -232,27 +229,7 @@ class EngineCore:
             self.fail_branch(state, RuntimeClosedError("the runtime was closed"))
         self._step.close()
         self._finish_round()
-        self._is_closed = True
-        self._refuse_all()
-
-    def _refuse_all(self) -> None:
-        error = RuntimeClosedError("the runtime is closed; make a new one")
-        while True:
-            try:
-                command = self._inbox.get(block=False)
-            except Empty:
-                return
-            match command:
-                case Post(state, operation):
-                    state.error = state.error or error
-                    futures = futures_of(operation)
-                case Call(_, future):
-                    futures = [future]  # a call that came in while the thread ended
-                case _:
-                    futures = []
-            for future in futures:
-                if not future.done():
-                    future.set_exception(error)
+        self._inbox.close()
 
     # ---- jobs and branches
 
@@ -355,66 +332,19 @@ class EngineCore:
 
         self.later(deliver)
 
-    # ---- deadlines
-
-    def _watch_deadline(self, state: BranchState, operation: Operation) -> None:
-        deadline = getattr(operation, "deadline_s", None)
-        if deadline is not None:
-            for future in futures_of(operation):
-                entry = (deadline, next(self._ticket), state, future)
-                heapq.heappush(self._deadlines, entry)
-
     def _expire(self) -> None:
-        now = time.monotonic()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, _, state, future = heapq.heappop(self._deadlines)
-            if not future.done():
-                self.fail_branch(state, DeadlineError("the request ran past its timeout"))
+        for state in self._deadlines.expired():
+            self.fail_branch(state, DeadlineError("the request ran past its timeout"))
 
-    # ---- pictures of the state
+    # ---- the audit
 
     def publish(self) -> None:
         """Replace the statistics that other threads read."""
-        memory, counters, scheduler = self.memory, self.counters, self.scheduler
-        held = memory.held_tokens(scheduler.running)
-        counters.peak_tokens = max(counters.peak_tokens, held)
-        size = memory.cache.bytes_per_token
-        self.stats = RuntimeStats(
-            num_prompt_tokens=counters.num_cached_tokens + counters.num_computed_tokens,
-            num_cached_tokens=counters.num_cached_tokens,
-            num_computed_tokens=counters.num_computed_tokens,
-            num_recomputed_tokens=counters.num_recomputed_tokens,
-            num_generated_tokens=counters.num_generated_tokens,
-            num_forced_tokens=counters.num_forced_tokens,
-            num_requests=counters.num_requests,
-            num_failed_requests=counters.num_failed_requests,
-            num_steps=counters.num_steps,
-            num_retracted=counters.num_retracted,
-            num_evicted_tokens=memory.tree.num_evicted_tokens - counters.evicted_before,
-            num_running=len(scheduler.running),
-            num_waiting=scheduler.num_waiting,
-            num_branches=len(self.branches),
-            num_tree_tokens=memory.tree.num_cached_tokens,
-            num_protected_tokens=memory.tree.num_protected_tokens,
-            kv_bytes_used=held * size,
-            kv_bytes_peak=counters.peak_tokens * size,
-            kv_bytes_total=memory.pool.num_slots * size,
-            num_pages_total=memory.pool.num_pages,
-            num_pages_free=memory.pool.num_free_pages,
-        )
+        self.stats = picture(self)
 
-    def flush(self) -> int:
-        """Drop all that no lease holds; returns the number of tokens."""
-        self.memory.ends.clear()
-        return self.memory.tree.clear()
-
-    def reset_counters(self) -> None:
-        """Start counting anew; the peak starts at what is held now."""
-        held = self.memory.held_tokens(self.scheduler.running)
-        fresh = Counters(peak_tokens=held, evicted_before=self.memory.tree.num_evicted_tokens)
-        for name in Counters.__slots__:
-            setattr(self.counters, name, getattr(fresh, name))
-        self.profile.reset()
+    def all_violations(self) -> list[Violation]:
+        """Violations of now, and those found at every step (debug mode) and at rest."""
+        return [*self.violations, *self.upkeep.violations, *self.audit()]
 
     def audit(self) -> list[Violation]:
         """All violated invariants of tree and pool now."""

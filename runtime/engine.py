@@ -12,11 +12,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from radixlang.errors import ParameterError, RuntimeClosedError
+import numpy as np
+
+from radixlang.errors import ParameterError, PoolExhaustedError, RuntimeClosedError
+from radixlang.params import SamplingParams
 from radixlang.protocol import Message
+from radixlang.runtime import control
 from radixlang.runtime.audit import Violation
 from radixlang.runtime.branch import BranchState, EngineBranch, next_name
 from radixlang.runtime.branches import Branches, Serving
+from radixlang.runtime.cold import ColdTier
 from radixlang.runtime.core import EngineCore
 from radixlang.runtime.keyed_random import SeedSource
 from radixlang.runtime.memory import Memory
@@ -50,6 +55,10 @@ class Runtime:
         order: "depth_first" or "fcfs", the order of waiting requests.
         seed: key of the random numbers of generations that name no seed; None draws one.
         deterministic: attention has the same bits in any batch.
+        cold_tokens: room for so many tokens in 8 bits: what is idle for cold_idle_s seconds, or
+            would be evicted, moves there. 0, the default, keeps all keys and values exact.
+        max_pinned_tokens: cap on prebuilt prefixes; by default half of the pool.
+        compaction: make hot paths contiguous now and then.
         debug: audit all invariants after every step.
 
     Raises:
@@ -74,6 +83,10 @@ class Runtime:
         order: str = "depth_first",
         seed: int | None = None,
         deterministic: bool = False,
+        cold_tokens: int = 0,
+        cold_idle_s: float = 60.0,
+        max_pinned_tokens: int | None = None,
+        compaction: bool = True,
         debug: bool = False,
         **unknown: Any,
     ) -> None:
@@ -90,11 +103,19 @@ class Runtime:
         self._loaded = model
         config, target = model.config, model.model.device
         cache = make_cache(
-            config, target, page_size=page_size, num_pages=num_pages, kv_bytes=kv_bytes
+            config,
+            target,
+            page_size=page_size,
+            num_pages=num_pages,
+            kv_bytes=kv_bytes,
+            cold_tokens=cold_tokens,
         )
         pool = PagePool(cache.num_slots // page_size, page_size, track_holders=debug)
+        cold_pool = PagePool(cold_tokens) if cold_tokens else None
+        tree = RadixTree(pool, policy=eviction, cold_pool=cold_pool)
+        cold = ColdTier(tree, cache, idle_s=cold_idle_s) if cold_tokens else None
         counters, profile = Counters(), StepProfile()
-        memory = Memory(pool, RadixTree(pool, policy=eviction), cache, counters)
+        memory = Memory(pool, tree, cache, counters, cold)
         runner = ModelRunner(model.model, memory, profile, deterministic=deterministic)
         serving = Serving(
             tokenizer=model.tokenizer,
@@ -113,6 +134,8 @@ class Runtime:
             profile,
             limits=Limits(max_batch_tokens or max_batch_tokens_for(target), max_running),
             order=order,
+            max_pinned_tokens=max_pinned_tokens or pool.num_slots // 2,
+            compaction=compaction,
             debug=debug,
         )
         self._thread = threading.Thread(target=self.core.run, name="radixlang-engine", daemon=True)
@@ -170,6 +193,61 @@ class Runtime:
             spec, loaded.tokenizer, loaded.config.vocab_size, loaded.eos_token_ids
         )
 
+    # ---- prefixes and weights
+
+    def prebuild(
+        self, content: str | Sequence[int], *, name: str = "prebuilt", namespace: str = ""
+    ) -> int:
+        """Compute a prefix now and keep it cached; returns its number of tokens.
+
+        Several may go by one name; `unpin(name)` lets go of all of them.
+
+        Raises:
+            PoolExhaustedError: prefixes kept already leave no room under `max_pinned_tokens`.
+        """
+        branch = self.new_branch(namespace=namespace)
+        branch.extend(content)
+        tokens = np.array(branch.tokens().result(), np.int32)
+        params = SamplingParams(max_tokens=1, temperature=0.0, heal=False)
+        branch.generate(params).result()
+        space = Namespace(namespace)
+        num_tokens: int = self.core.call(lambda: control.pin(self.core, name, space, tokens))
+        branch.release()
+        if num_tokens < len(tokens):
+            raise PoolExhaustedError(
+                f"the prefix {name!r} of {len(tokens)} tokens cannot be kept: "
+                f"{self.stats().num_pinned_tokens} of max_pinned_tokens="
+                f"{self.core.pins.max_tokens} are taken. unpin() another one, or raise the cap"
+            )
+        return num_tokens
+
+    def unpin(self, name: str = "prebuilt") -> None:
+        """Let go of the prefixes kept under a name; none is fine."""
+        self.core.call(lambda: self.core.pins.release(name))
+
+    def update_weights(self, model: str | Path | LoadedModel) -> None:
+        """Go on with other weights of the same model, without stopping.
+
+        Requests that run keep their tokens; everything cached under the old weights is dropped,
+        and never read again.
+
+        Raises:
+            ParameterError: the model differs in more than its weights.
+        """
+        if not isinstance(model, LoadedModel):
+            device = str(self._loaded.model.device)
+            model = load_model(model, device=device, dtype=self._loaded.config.dtype)
+        old, new = (_shape(each) for each in (self._loaded, model))
+        for field, value in old.items():
+            if new[field] != value:
+                raise ParameterError(
+                    f"update_weights needs the same model: {field} is {new[field]!r}, not "
+                    f"{value!r} as in the one that runs. Make a new Runtime for another model"
+                )
+        causal = model.model
+        self.core.call(lambda: control.update_weights(self.core, causal))
+        self._loaded = model
+
     # ---- looking inside
 
     def stats(self) -> RuntimeStats:
@@ -178,16 +256,16 @@ class Runtime:
 
     def reset_stats(self) -> None:
         """Start counting anew; the peak starts at what is held now."""
-        self.core.call(self.core.reset_counters)
+        self.core.call(lambda: control.reset_counters(self.core))
 
     def flush_cache(self) -> int:
         """Drop all that no branch holds; returns the number of tokens."""
-        num_tokens: int = self.core.call(self.core.flush)
+        num_tokens: int = self.core.call(lambda: control.flush(self.core))
         return num_tokens
 
     def audit(self) -> list[Violation]:
         """Violated invariants: those of now, and in debug mode of every step so far."""
-        found: list[Violation] = self.core.call(lambda: [*self.core.violations, *self.core.audit()])
+        found: list[Violation] = self.core.call(lambda: self.core.all_violations())
         return found
 
     def tree_text(self, *, max_text: int = 40, max_children: int = 20) -> str:
@@ -224,6 +302,15 @@ class Runtime:
 
     def __repr__(self) -> str:
         return f"Runtime({self.model_name!r}, {self._loaded.model.device})"
+
+
+def _shape(loaded: LoadedModel) -> dict[str, Any]:
+    """What two sets of weights must have in common."""
+    config = loaded.config
+    names = ("family", "num_layers", "num_kv_heads", "head_dim", "vocab_size", "context_length",
+             "windows", "ropes", "dtype")  # fmt: skip
+    tokens = [loaded.tokenizer.token_bytes(i) for i in range(loaded.tokenizer.vocab_size)]
+    return {name: getattr(config, name) for name in names} | {"tokenizer": hash(tuple(tokens))}
 
 
 def _stop(core: EngineCore, thread: threading.Thread) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 from torch import Tensor
 
+from radixlang.runtime.cold import ColdTier
 from radixlang.runtime.kv_cache import KVCache
 from radixlang.runtime.pool import NO_SLOTS, PagePool
 from radixlang.runtime.radix import RadixNode, RadixTree
@@ -53,12 +54,23 @@ class PromptEnds:
 
 
 class Memory:
-    """The tree, its pool, and the tensors, as sequences use them."""
+    """The tree, its pool, and the tensors, as sequences use them.
 
-    def __init__(self, pool: PagePool, tree: RadixTree, cache: KVCache, counters: Counters) -> None:
+    With a `cold` tier, nodes move to 8 bits before any are evicted.
+    """
+
+    def __init__(
+        self,
+        pool: PagePool,
+        tree: RadixTree,
+        cache: KVCache,
+        counters: Counters,
+        cold: ColdTier | None = None,
+    ) -> None:
         self.pool = pool
         self.tree = tree
         self.cache = cache
+        self.cold = cold
         self.ends = PromptEnds()
         self._counters = counters
 
@@ -151,11 +163,31 @@ class Memory:
             sequence.tail = sequence.tail[:keep]
         return len(spare)
 
-    def held_tokens(self, sequences: Iterable[Sequence]) -> int:
-        """Tokens' worth of pages in use, slots reserved ahead left out."""
+    def free(self, num_pages: int) -> int:
+        """Free pages that nobody is using: to 8 bits first, then by eviction; returns how many."""
+        if self.cold is not None and (num_freed := self.cold.make_room(num_pages)):
+            return num_freed
+        return self.tree.evict(num_pages)
+
+    def held_bytes(self, sequences: Iterable[Sequence]) -> int:
+        """Bytes of the pages in use, slots reserved ahead left out."""
         size = self.pool.page_size
         held = (self.pool.num_pages - self.pool.num_free_pages) * size
-        return held - sum(each.num_unwritten // size * size for each in sequences)
+        held -= sum(each.num_unwritten // size * size for each in sequences)
+        return held * self.cache.bytes_per_token + self.num_cold * self.cache.cold_bytes_per_token
+
+    @property
+    def num_cold(self) -> int:
+        """Tokens held in 8 bits."""
+        cold_pool = self.tree.cold_pool
+        return 0 if cold_pool is None else cold_pool.num_pages - cold_pool.num_free_pages
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of both tiers, used or not."""
+        cache = self.cache
+        cold_bytes = cache.num_cold_slots * cache.cold_bytes_per_token
+        return self.pool.num_slots * cache.bytes_per_token + cold_bytes
 
     def _end_of(self, sequence: Sequence) -> Tensor | None:
         """The remembered output of a prompt that is cached whole."""

@@ -128,6 +128,12 @@ class Scheduler:
         self.memory.detach(sequence)
         self.waiting.push_front(sequence)
 
+    def restart(self, sequence: Sequence) -> None:
+        """Take a running sequence's memory and forget what it computed; its tokens stay."""
+        self._stop_running(sequence)
+        self.memory.detach(sequence)
+        self.waiting.push_front(sequence)
+
     # ---- one step
 
     def _schedule(self, sequence: Sequence, budget: int, batch: dict[Sequence, int]) -> int:
@@ -169,7 +175,7 @@ class Scheduler:
         return self._evict(num_pages)
 
     def _evict(self, num_pages: int) -> bool:
-        while not self.memory.tree.evict(num_pages):
+        while not self.memory.free(num_pages):
             if not self._yield_lease():
                 return False
         return True

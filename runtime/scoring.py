@@ -78,6 +78,12 @@ class ScoreJob(Job):
         """The first sequence: the prompt, and the options as far as they agree."""
         return [self._start((), self._root)] if self._root.children else []
 
+    def restart(self) -> None:
+        """Forget what was computed and begin again."""
+        self._chains.clear()
+        self.sequences.clear()
+        self.begin()
+
     def record(self, sequence: Sequence, first: int, logits: Tensor) -> None:
         """Score the children of the nodes whose logits these are."""
         chain = self._chains[sequence]

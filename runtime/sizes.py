@@ -28,6 +28,7 @@ def make_cache(
     page_size: int,
     num_pages: int | None,
     kv_bytes: int | None,
+    cold_tokens: int = 0,
 ) -> KVCache:
     """The KV tensors for a model, by pages, by bytes, or as the machine allows.
 
@@ -54,6 +55,7 @@ def make_cache(
         config.num_layers,
         config.num_kv_heads,
         config.head_dim,
+        num_cold_slots=cold_tokens,
         dtype=_DTYPES[config.dtype],
         device=device,
     )

@@ -40,6 +40,8 @@ class RuntimeStats:
     num_branches: int = 0
     num_tree_tokens: int = 0
     num_protected_tokens: int = 0
+    num_pinned_tokens: int = 0
+    num_quantized_tokens: int = 0
     kv_bytes_used: int = 0
     kv_bytes_peak: int = 0
     kv_bytes_total: int = 0
@@ -75,7 +77,7 @@ class Counters:
     num_steps: int = 0
     num_retracted: int = 0
     evicted_before: int = 0
-    peak_tokens: int = 0
+    peak_bytes: int = 0
 
 
 @dataclass(slots=True)
