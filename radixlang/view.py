@@ -10,10 +10,11 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 from radixlang.executor import Run
 from radixlang.reading import Reading
-from radixlang.streams import Cell, Stream, piece_text
+from radixlang.streams import Cell, Choice, Stream, piece_text
 
 _ANSI = {"cached": "\x1b[90m", "computed": "\x1b[34m", "sampled": "\x1b[32m",
          "forced": "\x1b[33m", "error": "\x1b[31m"}  # fmt: skip
@@ -24,10 +25,11 @@ _RESET = "\x1b[0m"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of text and where its tokens came from."""
+    """A stretch of text and where its tokens came from; `note` is shown on hover."""
 
     kind: str
     text: str
+    note: str = ""
 
 
 def spans_of(run: Run, stream: Stream) -> list[Span]:
@@ -44,7 +46,7 @@ def spans_of(run: Run, stream: Stream) -> list[Span]:
             pending += piece_text(piece)
             continue
         spans += _prompt_spans(pending, base, piece)
-        made = _cell_spans(piece)
+        made = _cell_spans(piece, run.backend)
         spans += made
         base += len(pending) + sum(len(span.text) for span in made)
         pending = ""
@@ -73,11 +75,21 @@ def _prompt_spans(text: str, base: int, cell: Cell) -> list[Span]:
     return [part for part in parts if part.text]
 
 
-def _cell_spans(cell: Cell) -> list[Span]:
+def _cell_spans(cell: Cell, backend: Any) -> list[Span]:
+    if cell.choice is not None:
+        return [Span("forced", cell.text, _odds(cell.choice))] if cell.text else []
     if cell.forced:
         return [Span("forced" if forced else "sampled", text) for text, forced in cell.forced]
-    kind = "forced" if cell.choice is not None else "sampled"
-    return [Span(kind, cell.text)] if cell.text else []
+    from radixlang.view_page import token_spans
+
+    plain = [Span("sampled", cell.text)] if cell.text else []
+    return token_spans(cell, backend) or plain
+
+
+def _odds(choice: Choice, most: int = 12) -> str:
+    """The likeliest options of a select with their probabilities."""
+    ranked = sorted(zip(choice.probabilities, choice.options, strict=True), reverse=True)
+    return "\n".join(f"{probability:.1%} {option!r}" for probability, option in ranked[:most])
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,7 @@ class Branch:
     depth: int
     label: str
     spans: list[Span]
+    cells: tuple[Cell, ...] = ()
 
 
 def branches_of(run: Run) -> list[Branch]:
@@ -102,7 +115,10 @@ def branches_of(run: Run) -> list[Branch]:
         block = run.blocks[block_id]
         stream = run.streams.get(block_id)
         label = "root" if block.parent is None else f"{block.kind} {block.index}"
-        found.append(Branch(depth, label, spans_of(run, stream) if stream is not None else []))
+        spans = spans_of(run, stream) if stream is not None else []
+        pieces = stream.pieces if stream is not None else []
+        cells = tuple(piece for piece in pieces if isinstance(piece, Cell))
+        found.append(Branch(depth, label, spans, cells))
         stack += [(child, depth + 1) for child in reversed(children.get(block_id, []))]
     return found
 
@@ -147,7 +163,8 @@ def run_to_html(source: Run | Reading) -> str:
     parts: list[str] = []
     for index, branch in enumerate(branches):
         body = "".join(
-            f'<span style="color:{_CSS[span.kind]}" title="{span.kind}">{escape(span.text)}</span>'
+            f'<span style="color:{_CSS[span.kind]}" title="{escape(span.note or span.kind)}">'
+            f"{escape(span.text)}</span>"
             for span in branch.spans
         )
         parts.append(

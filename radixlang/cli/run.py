@@ -45,9 +45,9 @@ def run(args: argparse.Namespace) -> int:
 def _run_once(args: argparse.Namespace, program: Program, runtime: Any) -> int:
     state = run_program(program, runtime, run_options(args))
     if args.html:
-        from radixlang.view import run_to_html
+        from radixlang.view_page import run_to_page
 
-        Path(args.html).write_text(run_to_html(state), encoding="utf-8")
+        Path(args.html).write_text(run_to_page(state), encoding="utf-8")
     if args.json:
         print(json.dumps(_as_json(program, state, runtime), ensure_ascii=False, indent=2))
     else:
