@@ -18,7 +18,7 @@ from queue import Empty
 from typing import Any
 
 from radixlang.errors import CancelledError, DeadlineError, RequestError, RuntimeClosedError
-from radixlang.runtime.audit import Violation, audit
+from radixlang.runtime.audit import Violation
 from radixlang.runtime.branch import BranchState, Fork, Operation, Release, futures_of
 from radixlang.runtime.branches import Branches
 from radixlang.runtime.commands import Call, Cancel, Command, Inbox, Post
@@ -35,6 +35,7 @@ from radixlang.runtime.stats import Counters, RuntimeStats, StepProfile
 from radixlang.runtime.step import Step
 from radixlang.runtime.upkeep import Upkeep
 from radixlang.runtime.waiting import WaitingQueue
+from radixlang.runtime.watch import Watch
 
 log = logging.getLogger("radixlang.runtime")
 
@@ -67,7 +68,7 @@ class EngineCore:
         self.upkeep = Upkeep(
             Compactor(memory.tree, memory.cache, max_tokens=4096) if compaction else None,
             memory.cold,
-            self.audit,
+            lambda: self.watch.audit(),
             lambda: memory.tree.num_cached_tokens,
         )
         self.scheduler = Scheduler(
@@ -78,6 +79,7 @@ class EngineCore:
             yield_lease=branches.yield_lease,
             fail=self.fail_job,
         )
+        self.watch = Watch(self)
         self._step = Step(self)
         self._inbox = Inbox()
         self._outbox: list[Callable[[], None]] = []
@@ -197,7 +199,7 @@ class EngineCore:
 
     def _audit_step(self) -> None:
         try:
-            self.violations += self.audit()
+            self.violations += self.watch.after_step()
         except Exception as error:
             log.exception("the audit failed")
             self.violations.append(Violation(0, "audit", f"the audit failed: {error!r}"))
@@ -344,12 +346,4 @@ class EngineCore:
 
     def all_violations(self) -> list[Violation]:
         """Violations of now, and those found at every step (debug mode) and at rest."""
-        return [*self.violations, *self.upkeep.violations, *self.audit()]
-
-    def audit(self) -> list[Violation]:
-        """All violated invariants of tree and pool now."""
-        private = {
-            f"{sequence.holder} #{sequence.arrival}": sequence.tail
-            for sequence in self.scheduler.running
-        }
-        return audit(self.memory.tree, self.memory.pool, private)
+        return [*self.violations, *self.upkeep.violations, *self.watch.audit()]

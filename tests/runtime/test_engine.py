@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -563,6 +566,27 @@ def test_close_fails_everything_pending(make_runtime: MakeRuntime) -> None:
     assert isinstance(after.exception(TIMEOUT), RuntimeClosedError)
     with pytest.raises(RuntimeClosedError):
         runtime.new_branch()
+
+
+@pytest.mark.parametrize("ending", ["", "del runtime, branch, generation", "raise SystemExit(0)"])
+def test_exit_with_work_pending_does_not_hang(ending: str) -> None:
+    conftest = Path(__file__).parents[1] / "conftest.py"
+    code = f"""
+import importlib.util
+spec = importlib.util.spec_from_file_location("tiny", {str(conftest)!r})
+tiny = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tiny)
+from radixlang.params import SamplingParams
+from radixlang.runtime import Runtime
+runtime = Runtime(tiny.make_tiny_model(), num_pages=4096)
+branch = runtime.new_branch()
+branch.extend("text")
+generation = branch.generate(SamplingParams(max_tokens=2000, min_tokens=2000, ignore_eos=True))
+next(iter(generation))
+{ending}
+"""
+    done = subprocess.run([sys.executable, "-c", code], timeout=TIMEOUT, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_threads_post_at_once_and_each_gets_its_own(make_runtime: MakeRuntime) -> None:

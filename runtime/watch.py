@@ -1,0 +1,47 @@
+"""The engine's audit of itself: the cache's invariants, and who holds what without being alive."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from radixlang.runtime.audit import Violation, audit, commits_fit
+
+if TYPE_CHECKING:
+    from radixlang.runtime.core import EngineCore
+
+
+class Watch:
+    """Audits an engine; in debug mode after every step, with freed slots made unreadable."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self._core = core
+        self._owned = core.memory.pool.owned_slots()
+
+    def audit(self) -> list[Violation]:
+        """All violated invariants of now."""
+        memory, running = self._core.memory, self._core.scheduler.running
+        private = {f"{each.holder} #{each.arrival}": each.tail for each in running}
+        lengths = {each.holder: (each.num_written, len(each.tail)) for each in running}
+        found = audit(memory.tree, memory.pool, private)
+        return [*found, *commits_fit(lengths), *self._leaked_leases()]
+
+    def after_step(self) -> list[Violation]:
+        """Audit, and fill what was freed since the last time with NaN: a reader would show."""
+        memory = self._core.memory
+        owned = memory.pool.owned_slots()
+        memory.cache.poison(np.setdiff1d(self._owned, owned))
+        self._owned = owned
+        return self.audit()
+
+    def _leaked_leases(self) -> list[Violation]:
+        """16, at any time: leases of branches and sequences that are no longer there."""
+        core = self._core
+        held = {each.lease for each in core.scheduler.running}
+        held |= {state.lease for state in core.branches.all()}
+        return [
+            Violation(16, "idle_is_empty", f"{lease.holder} is gone and leases {lease.node.end}")
+            for lease in core.memory.tree.leases
+            if lease not in held and lease.holder.startswith(("branch ", "generation ", "scoring "))
+        ]
