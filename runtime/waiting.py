@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from radixlang.errors import ParameterError
+from radixlang.runtime.radix_node import num_common_tokens
 from radixlang.runtime.sequence import Sequence
 
 Key = tuple[bytes, int]
@@ -67,13 +68,25 @@ class _TenantQueue:
         if self._num_pops >= due:
             sequence = oldest
         else:
-            place = bisect_left(self._keys, self._cursor)
-            sequence = self._by_key[self._keys[place if place < len(self._keys) else 0]]
-            self._cursor = self._key_by_sequence[sequence]
+            self._cursor = self._nearest()
+            sequence = self._by_key[self._cursor]
         self._num_pops += 1
         self.num_served_tokens += sequence.num_tokens
         self.remove(sequence)
         return sequence
+
+    def _nearest(self) -> Key:
+        """The next key of the sweep; the one just passed where more of it is in the cache.
+
+        A request that arrives behind the cursor while its siblings run would else wait for the
+        next sweep, when what it shares with them may be gone.
+        """
+        place = bisect_left(self._keys, self._cursor)
+        ahead = self._keys[place % len(self._keys)]
+        behind = self._keys[place - 1] if place else ahead
+        served = self._cursor[0]
+        near = num_common_tokens(served, behind[0]) > num_common_tokens(served, ahead[0])
+        return behind if near else ahead
 
     def remove(self, sequence: Sequence) -> bool:
         key = self._key_by_sequence.pop(sequence, None)
