@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import torch
 
 from radixlang.runtime.models.model import LoadedModel
@@ -38,12 +39,18 @@ def fingerprint_of(loaded: LoadedModel, namespace: Namespace) -> Fingerprint:
 def _weights_hash(model: Any) -> str:
     digest = hashlib.blake2b(digest_size=12)
     for label, tensor in _tensors(model, "", set()):
-        step = max(1, tensor.numel() // _SAMPLES)
-        flat = tensor.detach().reshape(-1)[::step].to("cpu", torch.float64)
         digest.update(f"{label} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(flat.numpy().tobytes())
-        digest.update(repr(float(tensor.detach().double().sum())).encode())
+        flat = _dense(tensor).reshape(-1)
+        step = max(1, flat.numel() // _SAMPLES)
+        digest.update(flat[::step].to("cpu", torch.float64).numpy().tobytes())
+        digest.update(repr(float(flat.sum(dtype=torch.float64))).encode())
     return digest.hexdigest()
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """In the ordinary layout: weights packed for a CPU's kernels have one of their own."""
+    plain = tensor.detach()
+    return plain.to_dense() if plain.layout != torch.strided else plain
 
 
 def _tensors(found: Any, label: str, seen: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -53,6 +60,8 @@ def _tensors(found: Any, label: str, seen: set[int]) -> Iterator[tuple[str, torc
     seen.add(id(found))
     if isinstance(found, torch.Tensor):
         yield label, found
+    elif isinstance(found, np.ndarray) and found.dtype.kind in "biuf":
+        yield label, torch.from_numpy(np.array(found))
     elif isinstance(found, torch.nn.Module):
         yield from ((f"{label}.{name}", value) for name, value in found.named_parameters())
     elif isinstance(found, (list, tuple)):
