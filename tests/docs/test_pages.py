@@ -17,7 +17,8 @@ WRITTEN_ELSEWHERE = {"constraints.md", "kernels.md", "benchmarks.md", "gallery.m
 PAGES = sorted(path for path in DOCS.glob("*.md") if path.name not in WRITTEN_ELSEWHERE)
 # what differs from machine to machine: times, sizes of the pool, versions, folders
 VARIES = re.compile(
-    r"\d+\.\d+ s\b|├─|└─| · \d+ hits?|[\d,]+ of [\d,]+ pages free|/\S+/|\d+\.\d+\.\d+\S*|[\d,.]+ tokens a second"
+    r"\d+\.\d+ s\b|[\d,.]+ tokens a second|[\d,]+ of [\d,]+ pages free"
+    r"|├─|└─| · \d+ hits?|/\S+/|\d+\.\d+\.\d+\S*"
 )
 
 
