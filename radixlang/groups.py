@@ -142,7 +142,8 @@ class Joined(Sequence[Any]):
             return recorder.read(self._state._block, self.ref)
         if not self.refs:
             return recorder.defer(self.ref)
-        return [None if ref is None else recorder.defer(ref) for ref in self.refs]
+        values = [None if ref is None else recorder.defer(ref) for ref in self.refs]
+        return PendingList(values, recorder.defer(self.ref))
 
     @overload
     def __getitem__(self, key: int) -> Any: ...
@@ -164,6 +165,20 @@ class Joined(Sequence[Any]):
 
     def __repr__(self) -> str:
         return f"<joined {self.ref.name!r} of {len(self.refs)} branches>"
+
+
+class PendingList(list[Any]):
+    """A joined list while tracing: interpolated whole, it is a reference to the whole list."""
+
+    def __init__(self, values: list[Any], whole: Any) -> None:
+        super().__init__(values)
+        self._whole = whole
+
+    def __format__(self, spec: str) -> str:
+        return format(self._whole, spec)
+
+    def __str__(self) -> str:
+        return format(self._whole)
 
 
 def _value_or_none(state: State, name: str) -> Any:

@@ -181,6 +181,23 @@ def test_svg_escapes_what_it_shows() -> None:
     assert "<script>" not in program.trace()._repr_html_()
 
 
+def test_joined_list_is_a_reference_in_a_traced_text(fake: Make) -> None:
+    @function
+    def program(s: State) -> None:
+        s += "go"
+        group = s.fork(2)
+        group += lambda i: f"{i}" + gen("grade")
+        s.join(group)
+        s += f"all: {s['grade']}, {s['grade'][0]}"
+
+    graph = program.trace()
+    assert "generated value" not in str([node for block in graph.blocks for node in block.nodes])
+    live = program(runtime=fake(lambda prompt, _: f"grade {prompt[-1]}")).text()
+    compiled = program.compile().run(runtime=fake(lambda prompt, _: f"grade {prompt[-1]}"))
+    assert live == "goall: ['grade 0', 'grade 1'], grade 0"
+    assert compiled.text() == live
+
+
 # -- explain ------------------------------------------------------------------------------
 
 
