@@ -54,7 +54,7 @@ def case(
 ) -> Iterator[tuple[Runtime, list[list[int]], list[tuple[int, ...]]]]:
     """A runtime on a real model, the prompts, and what transformers generates."""
     path = request.getfixturevalue(f"{request.param}_path")
-    runtime = Runtime(path, device="cpu", quantization=None, debug=True, num_pages=8192)
+    runtime = Runtime(path, device="cpu", quantization=None, num_pages=8192)
     bos = [runtime.loaded.tokenizer.bos_token_id]
     start = [] if bos == [None] else bos
     prompts = [(start + runtime.encode(text))[:PROMPT_TOKENS] for text in TEXTS]
@@ -103,5 +103,5 @@ def test_single_greedy_tokens_equal_transformers_cold_and_warm(case: Any) -> Non
     runtime, prompts, expected = case
     runtime.flush_cache()
     for _ in ("cold", "warm"):
-        for prompt, tokens in list(zip(prompts, expected, strict=True))[:2]:
+        for prompt, tokens in list(zip(prompts, expected, strict=True))[:1]:
             assert _run(runtime, [prompt]) == [tokens]
