@@ -42,7 +42,6 @@ class Peer:
     arguments: tuple[str, ...] = ()
     environment: str = ""
     packages: tuple[str, ...] = ()
-    variables: tuple[tuple[str, str], ...] = ()
 
     @property
     def python(self) -> Path:
@@ -137,7 +136,6 @@ def start(key: str, model: Path) -> Worker | str:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, **dict(peer.variables)},
     )
     hello = _read(process)
     if "error" in hello:
