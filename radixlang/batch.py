@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from radixlang.default_runtime import get_default_runtime
 from radixlang.errors import ParameterError, ProgramError
 from radixlang.executor import node_seed
+from radixlang.progress import row_bar
 from radixlang.state import State
 from radixlang.types import to_json
 
@@ -52,17 +53,19 @@ def run_batch(
     program: Program,
     rows: Iterable[Mapping[str, Any]],
     *,
-    progress: bool = False,
+    progress: bool | None = None,
     **options: Any,
 ) -> list[Result]:
-    """One Result a row, in the order of the rows; see `as_completed` for the options."""
+    """One Result a row, in the order of the rows; see `as_completed` for the options.
+
+    `progress` None shows a bar on a terminal, for batches that take more than a moment.
+    """
     held = list(rows)
     results: list[Result | None] = [None] * len(held)
-    bar = _progress_bar(progress, len(held))
-    for result in as_completed(program, held, **options):
-        results[result.index] = result
-        bar.update(1)
-    bar.close()
+    with row_bar(len(held), wanted=progress) as bar:
+        for result in as_completed(program, held, **options):
+            results[result.index] = result
+            bar.update(1)
     return [result for result in results if result is not None]
 
 
@@ -233,19 +236,3 @@ def _parsed(line: str) -> dict[str, Any] | None:
 def _row_key(row: Mapping[str, Any]) -> str:
     text = json.dumps(to_json(dict(row)), sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-class _NoBar:
-    def update(self, count: int) -> None:
-        """Show nothing."""
-
-    def close(self) -> None:
-        """Show nothing."""
-
-
-def _progress_bar(wanted: bool, total: int) -> Any:
-    if not wanted:
-        return _NoBar()
-    from tqdm import tqdm
-
-    return tqdm(total=total, unit="row")

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from radixlang.errors import ParameterError, PoolExhaustedError, RuntimeClosedError
-from radixlang.params import SamplingParams
 from radixlang.protocol import Message
 from radixlang.runtime import control
 from radixlang.runtime.audit import Violation
@@ -28,6 +27,7 @@ from radixlang.runtime.memory import Memory
 from radixlang.runtime.models.loader import load_model
 from radixlang.runtime.models.model import LoadedModel
 from radixlang.runtime.pool import PagePool
+from radixlang.runtime.prefill import prefill
 from radixlang.runtime.radix import Namespace, RadixTree
 from radixlang.runtime.runner import ModelRunner
 from radixlang.runtime.scheduler import Limits
@@ -207,9 +207,7 @@ class Runtime:
         """
         branch = self.new_branch(namespace=namespace)
         branch.extend(content)
-        tokens = np.array(branch.tokens().result(), np.int32)
-        params = SamplingParams(max_tokens=1, temperature=0.0, heal=False)
-        branch.generate(params).result()
+        tokens = np.array(prefill(branch, lambda: self.stats().num_prompt_tokens), np.int32)
         space = Namespace(namespace)
         num_tokens: int = self.core.call(lambda: control.pin(self.core, name, space, tokens))
         branch.release()

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from radixlang.errors import ParameterError
-from radixlang.params import SamplingParams
 from radixlang.runtime.engine import Runtime
 from radixlang.runtime.fingerprint import fingerprint_of
 from radixlang.runtime.lease import Lease
+from radixlang.runtime.prefill import prefill
 from radixlang.runtime.prefixes import HEADER, MAGIC, RECORD, Loaded, load_prefixes, save_prefixes
 from radixlang.runtime.radix import Namespace
 
@@ -62,7 +62,7 @@ def _compute(runtime: Runtime, token_ids: Sequence[int]) -> None:
     branch = runtime.new_branch()
     try:
         branch.extend(list(token_ids))
-        branch.generate(SamplingParams(max_tokens=1, temperature=0, heal=False)).result()
+        prefill(branch, lambda: runtime.stats().num_prompt_tokens)
     finally:
         branch.release()
 

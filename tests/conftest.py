@@ -1,7 +1,13 @@
-"""Fixtures that tests of several areas share: a tiny random model with a real tokenizer."""
+"""Fixtures that tests of several areas share: a tiny random model, a terminal to look at."""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
+import struct
+import sys
+import termios
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -145,3 +151,25 @@ def make_runtime(tiny_model: Any) -> Iterator[Callable[..., Any]]:
     for runtime in made:
         runtime.close()
     assert violations == []
+
+
+@pytest.fixture
+def shown_on_terminal() -> Callable[[Callable[[], Any]], str]:
+    """Calls a function with stderr on a terminal; returns what was shown there."""
+    return _shown_on_terminal
+
+
+def _shown_on_terminal(act: Callable[[], Any]) -> str:
+    ours, theirs = pty.openpty()
+    os.set_blocking(ours, False)
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+    with pytest.MonkeyPatch.context() as patch, os.fdopen(theirs, "w", encoding="utf-8") as screen:
+        patch.setattr(sys, "stderr", screen)
+        act()
+        screen.flush()
+        try:
+            return os.read(ours, 1 << 20).decode("utf-8")
+        except BlockingIOError:
+            return ""
+        finally:
+            os.close(ours)

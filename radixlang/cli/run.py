@@ -20,6 +20,7 @@ from radixlang.cli.programs import (
 )
 from radixlang.errors import ParameterError
 from radixlang.program import Program
+from radixlang.progress import row_bar
 from radixlang.report import savings
 from radixlang.state import State
 from radixlang.types import to_json
@@ -100,14 +101,14 @@ def _run_rows(args: argparse.Namespace, program: Program, rows: list[Any], runti
 
 
 def _counted(results: Iterator[Result], counts: dict[str, int]) -> Iterator[Result]:
-    from tqdm import tqdm
-
-    for result in tqdm(results, total=counts["rows"], unit="row", disable=None):
-        counts["resumed"] += result.state is None and result.error is None
-        if result.error is not None:
-            counts["failed"] += 1
-            tqdm.write(f"row {result.index}: {result.error}", file=sys.stderr)
-        yield result
+    with row_bar(counts["rows"]) as bar:
+        for result in results:
+            counts["resumed"] += result.state is None and result.error is None
+            if result.error is not None:
+                counts["failed"] += 1
+                bar.write(f"row {result.index}: {result.error}", file=sys.stderr)
+            bar.update(1)
+            yield result
 
 
 def _in_order(results: Iterator[Result], *, ordered: bool) -> Iterator[Result]:

@@ -25,6 +25,7 @@ from radixlang.errors import ModelFormatError
 from radixlang.kernels.attention import LayerKV, attend
 from radixlang.kernels.plan import TreeBatch, plan_attention
 from radixlang.runtime.models.config import ModelConfig, as_ids
+from radixlang.runtime.progress import bars_of_transformers
 
 ATTENTION_NAME = "radixlang"
 _NUM_PROBE, _PROBE_SPLIT = 8, 5
@@ -203,9 +204,11 @@ def load_adapter(
     from transformers import AutoModelForCausalLM
 
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            folder, config=config, dtype=dtype, local_files_only=True, attn_implementation="eager"
-        )
+        with bars_of_transformers():
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                folder, config=config, dtype=dtype, local_files_only=True,
+                attn_implementation="eager",
+            )  # fmt: skip
     except Exception as error:
         raise ModelFormatError(
             f"{folder}: transformers cannot load this model ({type(error).__name__}: {error})"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -15,6 +14,7 @@ from radixlang.runtime.models.decoder import Decoder, DecoderLayer, TableEmbeddi
 from radixlang.runtime.models.linear import DenseLinear, Linear, TransposedLinear
 from radixlang.runtime.models.rotary import interleave_rows
 from radixlang.runtime.models.weights import WeightSource
+from radixlang.runtime.progress import each
 
 Outer = TypeVar("Outer")
 Layer = TypeVar("Layer")
@@ -167,7 +167,8 @@ def in_threads(
     workers = max(1, min(4, torch.get_num_threads()))
     with ThreadPoolExecutor(workers, "radixlang-load", lambda: torch.set_num_threads(1)) as pool:
         first = pool.submit(outer)
-        layers = list(progress(pool.map(layer, range(num_layers)), num_layers))
+        made = pool.map(layer, range(num_layers))
+        layers = list(each(made, "loading layers", num_layers, "layer"))
         return first.result(), layers
 
 
@@ -190,15 +191,3 @@ def _layer(assembler: Assembler, prefix: str, make_linear: MakeLinear) -> Decode
         ),
         mlp_post_norm=assembler.optional_gain(f"{prefix}.mlp_post_norm", hidden, config.post_norms),
     )
-
-
-def progress(items: Iterable[Layer], total: int) -> Iterable[Layer]:
-    """The items, behind a progress bar when a person is looking at the terminal."""
-    if not sys.stderr.isatty():
-        return items
-    from tqdm import tqdm
-
-    bar: Iterable[Layer] = tqdm(
-        items, "loading layers", total, unit="layer", leave=False, delay=0.5
-    )
-    return bar

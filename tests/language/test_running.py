@@ -72,9 +72,23 @@ def test_leaving_early_cancels_the_rest(fake: Make) -> None:
     assert backend.num_live_branches == 0
 
 
-def test_progress_bar(fake: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_bar_where_it_is_asked_for(fake: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    echo.run_batch([{"q": "a"}] * 3, runtime=fake())
+    assert capsys.readouterr().err == ""
     echo.run_batch([{"q": "a"}] * 3, runtime=fake(), progress=True)
     assert "3/3" in capsys.readouterr().err
+
+
+def test_progress_bar_on_a_terminal(
+    fake: Make, shown_on_terminal: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("radixlang.progress.DELAY_S", 0)
+
+    def run(**options: Any) -> Callable[[], Any]:
+        return lambda: echo.run_batch([{"q": "a"}] * 3, runtime=fake(), **options)
+
+    assert "/3" in shown_on_terminal(run())
+    assert shown_on_terminal(run(progress=False)) == ""
 
 
 def test_wrong_options_and_rows(fake: Make) -> None:
