@@ -32,6 +32,7 @@ def handle_fork(run: Run, stream: Stream, node: Fork) -> bool:
         if node.on_error == "collect":
             child.domain = child
         run.add_stream(child)
+    run.hint(stream)
     return True
 
 

@@ -14,6 +14,7 @@ from radixlang.params import PARAM_NAMES, SamplingParams
 from radixlang.passes import hoist_shared_prefix, merge_text
 from radixlang.protocol import Backend
 from radixlang.state import State
+from radixlang.uses import future_uses
 
 if TYPE_CHECKING:
     from radixlang.batch import Result
@@ -31,6 +32,7 @@ class CompiledProgram:
         self.arguments = graph.arguments()
         self._constraints: dict[int, dict[int, Any]] = {}
         self._names = _names_of(graph.root)
+        self._uses = future_uses(graph)
 
     def __call__(self, **kwargs: Any) -> State:
         """The same as `run`."""
@@ -70,7 +72,7 @@ class CompiledProgram:
         backend: Backend = given.pop("runtime", None) or get_default_runtime()
         run = Run(
             self.name, backend, self._options(given), args=args, graph=self.graph,
-            constraints=self._compiled_constraints(backend),
+            constraints=self._compiled_constraints(backend), uses=self._uses,
         )  # fmt: skip
         state = State(run, self.graph.root)
         for name, ref, refs in self._names:

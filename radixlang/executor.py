@@ -24,6 +24,7 @@ from radixlang.handlers import follow
 from radixlang.params import SamplingParams
 from radixlang.protocol import Backend
 from radixlang.streams import Cell, Stream
+from radixlang.uses import FutureUse, Place
 from radixlang.waits import deadlines
 
 
@@ -50,8 +51,10 @@ class Run(Driver):
         self, name: str, backend: Backend, options: RunOptions, *,
         args: Mapping[str, Any] | None = None, graph: Graph | None = None,
         constraints: Mapping[int, Any] | None = None,
+        uses: Mapping[Place, FutureUse] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(name, backend, options)
+        self._uses = uses
         self.args = args or {}
         self.chat = chat_format(backend)
         self.seed = secrets.randbits(63) if options.seed is None else options.seed
@@ -182,6 +185,11 @@ class Run(Driver):
             params = known[1]
         root = self.seed if params.seed is None else params.seed
         return params.with_seed(node_seed(root, stream.block.address, node.slot))
+
+    def hint(self, stream: Stream) -> None:
+        """Tell the backend when the prompt up to this node is read again: a static graph knows."""
+        if self._uses is not None and stream.branch is not None:
+            stream.branch.expect(self._uses[(stream.block.id, stream.pos)].next_in)
 
     def constraint_for(self, node: Gen) -> Any:
         """The node's compiled constraint, or None."""

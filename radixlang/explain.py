@@ -287,7 +287,8 @@ class DryBackend(FakeBackend):
 
 
 def _edges(graph: Graph, codec: TextCodec, generated: Mapping[tuple[int, int], int]) -> list[Edge]:
-    from radixlang.passes import future_uses, merge_text
+    from radixlang.passes import merge_text
+    from radixlang.uses import future_uses
 
     merged = merge_text(graph)
     uses = future_uses(merged)

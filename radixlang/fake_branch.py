@@ -18,6 +18,7 @@ from radixlang.protocol import (
     Generation,
     OptionScore,
     TokenLogprob,
+    check_next_in,
 )
 
 if TYPE_CHECKING:
@@ -84,6 +85,10 @@ class FakeBranch:
         self._post(partial(self._tokens, future), future)
         return future
 
+    def expect(self, next_in: int | None) -> None:
+        """Queue a hint; the backend lists it in `expected`."""
+        self._post(partial(self._expect, check_next_in(next_in)))
+
     def cancel(self) -> None:
         """Fail what is queued or running, then release."""
         self.backend.post(self._cancel)
@@ -123,6 +128,16 @@ class FakeBranch:
             if not isinstance(content, str):
                 self.settle()  # text before token ids is a run of its own
             self.tail = Link(self.tail, content)
+
+    def _expect(self, next_in: int | None) -> None:
+        if self.is_open and self.error is None:
+            pieces: list[str] = []
+            link = self.tail
+            while link is not None:
+                content = link.content
+                pieces.append(content if isinstance(content, str) else self.backend.decode(content))
+                link = link.parent
+            self.backend.expected.append(("".join(reversed(pieces)), next_in))
 
     def _fork(self, children: list[FakeBranch]) -> None:
         for child in children:

@@ -82,6 +82,7 @@ def handle_gen(run: Run, stream: Stream, node: Gen) -> bool:
     cell = run.cell(stream.block.id, node.slot, node.name)
     cell.name, cell.seed = node.name, params.seed or 0
     generation = branch_of(stream).generate(params, run.constraint_for(node))
+    run.hint(stream)
     cell.generation = generation
     stream.pieces.append(cell)
     run.begin(stream)
@@ -227,6 +228,7 @@ def _chosen(
     cell.name = node.name
     cell.choice = choose(options, scores, details)
     branch_of(stream).extend(cell.choice.text)
+    run.hint(stream)
     stream.pieces.append(cell)
     if run.streaming:
         delta = Delta(cell.choice.text)

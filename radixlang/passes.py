@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from radixlang.graph import (
     Block,
-    Call,
     Fork,
-    Gen,
     Graph,
     Node,
     Part,
     Ref,
     RoleBegin,
     RoleEnd,
-    Select,
     Text,
     copy_block,
     relinked,
@@ -146,42 +143,3 @@ def _without_prefix(parts: tuple[Part, ...], shared: tuple[Part, ...]) -> tuple[
     if isinstance(part, str) and isinstance(cut, str) and len(cut) < len(part):
         return (type(part)(part[len(cut) :]), *rest)
     return rest
-
-
-@dataclass(frozen=True, slots=True)
-class FutureUse:
-    """What comes after a node on its branch.
-
-    `num_generations` counts generations and selections that will read this prompt again, on
-    this branch and below it; `next_in` counts the steps to the first of them (None: never).
-    """
-
-    num_generations: int
-    next_in: int | None
-
-
-def future_uses(graph: Graph) -> dict[tuple[int, int], FutureUse]:
-    """For every node, by (block, index): its prompt's later uses. Exact for a static graph."""
-    found: dict[tuple[int, int], FutureUse] = {}
-    for block in reversed(graph.blocks):  # children have higher ids than their parents
-        after = FutureUse(0, None)
-        for index in range(len(block.nodes) - 1, -1, -1):
-            found[(block.id, index)] = after
-            after = _before(block.nodes[index], after, found, graph)
-        found[(block.id, -1)] = after
-    return found
-
-
-def _before(
-    node: Node, after: FutureUse, found: dict[tuple[int, int], FutureUse], graph: Graph
-) -> FutureUse:
-    if isinstance(node, (Gen, Select)):
-        return FutureUse(after.num_generations + 1, 1)
-    below: list[FutureUse] = []
-    if isinstance(node, Fork):
-        below = [found[(child, -1)] for child in node.children]
-    elif isinstance(node, Call) and node.scope != "isolate":
-        below = [found[(node.child, -1)]]
-    count = after.num_generations + sum(use.num_generations for use in below)
-    steps = [use.next_in for use in (after, *below) if use.next_in is not None]
-    return FutureUse(count, min(steps) + 1 if steps else None)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from radixlang.errors import CancelledError
+from radixlang.errors import CancelledError, ParameterError
 from radixlang.params import SamplingParams
 
 FinishReason = Literal["eos", "stop", "length", "constraint"]
@@ -179,6 +179,13 @@ class Generation(Future[Completion]):
             reader(delta)
 
 
+def check_next_in(next_in: Any) -> int | None:
+    """The argument of Branch.expect; raises a ParameterError unless it is None or at least 1."""
+    if next_in is None or (type(next_in) is int and next_in >= 1):
+        return next_in
+    raise ParameterError(f"expect takes a number of at least 1, or None for never; got {next_in!r}")
+
+
 @runtime_checkable
 class Branch(Protocol):
     """A path from the root of the radix tree to a point, held by a lease.
@@ -210,6 +217,14 @@ class Branch(Protocol):
 
     def tokens(self) -> Future[tuple[int, ...]]:
         """Queue a reading of the branch's token ids, pending text tokenised."""
+        ...
+
+    def expect(self, next_in: int | None) -> None:
+        """Queue a hint: what is on the branch by then is read again by the generation or scoring
+        that is `next_in` from here (1: the next one), or never (None).
+
+        It changes no result; a backend may use it to choose what to keep cached.
+        """
         ...
 
     def cancel(self) -> None:

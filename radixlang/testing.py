@@ -84,6 +84,7 @@ class FakeBackend:
         self.codec = codec_of(tokens)
         self.delay = delay
         self.prompts: list[str] = []
+        self.expected: list[tuple[str, int | None]] = []
         self.num_live_branches = 0
         self._answers = list(answers) if isinstance(answers, (list, tuple)) else answers
         self._piece = max(1, piece)

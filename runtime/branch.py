@@ -20,7 +20,7 @@ import numpy as np
 
 from radixlang.errors import ParameterError, StateClosedError
 from radixlang.params import SamplingParams
-from radixlang.protocol import Generation, OptionScore
+from radixlang.protocol import Generation, OptionScore, check_next_in
 from radixlang.runtime.lease import Lease
 from radixlang.runtime.radix import Namespace
 from radixlang.runtime.sequence import TokenIds
@@ -64,6 +64,13 @@ class Fork:
 
 
 @dataclass(frozen=True, slots=True)
+class Expect:
+    """Note when what is on the branch by now is read again: in so many requests, or never."""
+
+    next_in: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class ReadTokens:
     """Tell the tokens so far."""
 
@@ -75,7 +82,19 @@ class Release:
     """Let go of everything."""
 
 
-Operation = Extend | Generate | Score | Fork | ReadTokens | Release
+Operation = Extend | Generate | Score | Fork | Expect | ReadTokens | Release
+
+
+@dataclass(slots=True)
+class Family:
+    """A branch and all forks of it: how many tokens were cached when their first request began."""
+
+    num_found: int | None = None
+
+    def found(self, num_tokens: int) -> None:
+        """A request of the family found so many tokens."""
+        known = self.num_found
+        self.num_found = num_tokens if known is None else min(known, num_tokens)
 
 
 class BranchState:
@@ -83,11 +102,11 @@ class BranchState:
 
     `fixed` are tokens that stay as they are, `run` the pieces since then. `error` is the first
     error; every later future fails with it. A branch that is not `born` waits for the fork
-    that makes it.
+    that makes it. `next_use` is when its path is wanted again, as far as the program has said.
     """
 
-    __slots__ = ("error", "fixed", "is_born", "job", "last_use", "lease", "name", "namespace",
-                 "operations", "run")  # fmt: skip
+    __slots__ = ("error", "family", "fixed", "is_born", "job", "last_use", "lease", "name",
+                 "namespace", "next_use", "operations", "run")  # fmt: skip
 
     def __init__(self, namespace: Namespace, name: str, *, is_born: bool) -> None:
         self.namespace = namespace
@@ -100,6 +119,8 @@ class BranchState:
         self.job: Any | None = None
         self.error: BaseException | None = None
         self.last_use = 0
+        self.next_use: float | None = None
+        self.family = Family()
 
     def run_ids(self, encode_run: Callable[..., list[int]], extra: str | None = None) -> list[int]:
         """Token ids of the run and of `extra` text behind it, tokenised as one.
@@ -205,6 +226,10 @@ class EngineBranch:
         future: Future[tuple[int, ...]] = Future()
         self._post(ReadTokens(future))
         return future
+
+    def expect(self, next_in: int | None) -> None:
+        """Queue a hint for eviction: when what is on the branch by then is read again."""
+        self._post(Expect(check_next_in(next_in)))
 
     def cancel(self) -> None:
         """Fail what is queued or running with CancelledError, then release."""

@@ -14,6 +14,7 @@ from radixlang.errors import ParameterError, PoolExhaustedError, PromptTooLongEr
 from radixlang.protocol import Markup
 from radixlang.runtime.branch import (
     BranchState,
+    Expect,
     Extend,
     Fork,
     Generate,
@@ -27,6 +28,7 @@ from radixlang.runtime.generation import GenerateJob, GenerationLimits
 from radixlang.runtime.healing import Healer, Unstable
 from radixlang.runtime.jobs import Job
 from radixlang.runtime.keyed_random import SeedSource
+from radixlang.runtime.next_uses import NextUses
 from radixlang.runtime.option_runs import option_runs
 from radixlang.runtime.radix import Namespace
 from radixlang.runtime.scoring import ScoreJob, num_shared
@@ -60,8 +62,9 @@ class Branches:
     `yield_lease` takes one back, from the branch that has been at rest the longest.
     """
 
-    def __init__(self, serving: Serving, seeds: SeedSource) -> None:
+    def __init__(self, serving: Serving, seeds: SeedSource, next_uses: NextUses) -> None:
         self.serving = serving
+        self._next_uses = next_uses
         self._seeds = seeds
         self._healer: Healer | None = None
         self.weights_version = 0
@@ -83,12 +86,16 @@ class Branches:
             case Extend(content):
                 state.run = (*state.run, content)
             case Generate():
+                self._next_uses.begin_request(state)
                 return self._generate(state, operation)
             case Score():
+                self._next_uses.begin_request(state)
                 return self._score(state, operation)
             case Fork(children):
                 for child in children:
                     self._bear(state, child)
+            case Expect(next_in):
+                self._next_uses.expect(state, next_in, len(self._live))
             case ReadTokens(future):
                 tokens = tuple(state.prompt(self.serving.tokenizer.encode_run).tolist())
                 later(lambda: None if future.done() else future.set_result(tokens))
@@ -105,6 +112,7 @@ class Branches:
     def let_go(self, state: BranchState) -> None:
         """Give up a branch's lease."""
         self._resting.pop(state, None)
+        self._next_uses.let_go(state)
         state.drop_lease()
 
     def release(self, state: BranchState) -> None:
@@ -130,6 +138,7 @@ class Branches:
         if not self._resting:
             return False
         state, _ = self._resting.popitem(last=False)
+        self._next_uses.let_go(state)
         state.drop_lease()
         return True
 
@@ -137,7 +146,7 @@ class Branches:
         if child.is_born:  # it was cancelled before its time
             return
         child.is_born = True
-        child.fixed, child.run = parent.fixed, parent.run
+        child.fixed, child.run, child.family = parent.fixed, parent.run, parent.family
         if parent.lease is not None:
             child.lease = parent.lease.fork(child.name)
         self._live[child] = None

@@ -290,6 +290,7 @@ class EngineCore:
         for sequence in list(job.sequences):
             self.scheduler.remove(sequence)
         state = job.branch
+        state.family.found(job.num_cached)
         job.finish(self.memory, self.later)
         for sequence in list(job.sequences):
             self.memory.detach(sequence)

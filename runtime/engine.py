@@ -26,6 +26,7 @@ from radixlang.runtime.keyed_random import SeedSource
 from radixlang.runtime.memory import Memory
 from radixlang.runtime.models.loader import load_model
 from radixlang.runtime.models.model import LoadedModel
+from radixlang.runtime.next_uses import NextUses
 from radixlang.runtime.pool import PagePool
 from radixlang.runtime.prefill import prefill
 from radixlang.runtime.radix import Namespace, RadixTree
@@ -129,7 +130,11 @@ class Runtime:
         self.core = EngineCore(
             memory,
             runner,
-            Branches(serving, SeedSource(secrets.randbits(64) if seed is None else seed)),
+            Branches(
+                serving,
+                SeedSource(secrets.randbits(64) if seed is None else seed),
+                NextUses(tree),
+            ),
             counters,
             profile,
             limits=Limits(max_batch_tokens or max_batch_tokens_for(target), max_running),

@@ -71,6 +71,7 @@ class LruPolicy(LeafHeap):
 
     name = "lru"
     counts_hits = False
+    looks_ahead = False  # whether it asks for the next uses of nodes
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
@@ -91,6 +92,7 @@ class LookaheadPolicy(LruPolicy):
     """
 
     name = "lookahead"
+    looks_ahead = True
 
     def rank(self, node: RadixNode) -> Rank:
         """Order of leaving; see the class."""

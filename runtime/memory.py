@@ -81,6 +81,7 @@ class Memory:
         match = self.tree.match(sequence.namespace, sequence.tokens[:limit])
         sequence.lease = self.tree.lease(match.node, sequence.holder)
         sequence.num_computed = match.length
+        self.tree.forget_next_uses(match.node)
 
     def count_cached(self, sequence: Sequence) -> None:
         """Count what was found in the cache, once it is sure that the sequence will run."""

@@ -257,6 +257,13 @@ class RadixTree(RadixShape):
             if node.next_use == passed and node.is_attached:
                 self.set_next_use(node, None)
 
+    def forget_next_uses(self, node: RadixNode) -> None:
+        """The path is used now: what was said of its next use is of the past."""
+        if self.policy.looks_ahead:
+            for each in self.path(node):
+                if each.next_use is not None:
+                    self.set_next_use(each, None)
+
     def store(self, node: RadixNode, slots: Slots, *, quantized: bool) -> None:
         """Point a node at other slots that hold the same tokens; the old ones are released.
 

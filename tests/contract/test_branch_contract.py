@@ -320,6 +320,32 @@ def test_logprobs_are_one_a_token(backend: Any, branch: Any) -> None:
     assert all(entry.logprob <= 0 and len(entry.top) == 2 for entry in completion.logprobs)
 
 
+def test_hints_change_no_result(backend: Any) -> None:
+    plain, hinted = backend.new_branch(), backend.new_branch()
+    for branch, hints in ((plain, ()), (hinted, (1, 7, None))):
+        branch.extend("The thea")
+        for hint in hints:
+            branch.expect(hint)
+        branch.extend("tre in the north")
+    first, second = (branch.generate(GREEDY) for branch in (plain, hinted))
+    hinted.expect(None)
+    (child,) = hinted.fork(1)
+    child.expect(3)
+    assert first.result(TIMEOUT).token_ids == second.result(TIMEOUT).token_ids
+    expected = plain.tokens().result(TIMEOUT)
+    assert hinted.tokens().result(TIMEOUT) == child.tokens().result(TIMEOUT) == expected
+    assert hinted.generate(GREEDY).result(TIMEOUT).token_ids
+    for each in (plain, hinted, child):
+        each.release()
+        each.expect(None)
+
+
+@pytest.mark.parametrize("next_in", [0, -1, True, 1.5, "soon"])
+def test_a_hint_that_means_nothing_is_refused(backend: Any, branch: Any, next_in: Any) -> None:
+    with pytest.raises(ParameterError, match="at least 1, or None"):
+        branch.expect(next_in)
+
+
 def test_content_is_rendered_as_it_is(backend: Any) -> None:
     text = backend.render_chat([Message("user", "content!")], add_generation_prompt=True)
     assert "content!" in text

@@ -13,8 +13,9 @@ import pytest
 from radixlang import assistant, function, gen, select, system, user
 from radixlang.errors import NeedsValueError, ParameterError, ProgramError
 from radixlang.graph import Arg, Fork, Ref, Text
-from radixlang.passes import constant_prefix, future_uses, hoist_shared_prefix, merge_text
+from radixlang.passes import constant_prefix, hoist_shared_prefix, merge_text
 from radixlang.state import State
+from radixlang.uses import future_uses
 
 Make = Callable[..., Any]
 
@@ -154,7 +155,25 @@ def test_future_uses_are_exact() -> None:
     assert uses[(0, 0)].num_generations == 3 + 2
     fork = next(i for i, node in enumerate(graph.root.nodes) if isinstance(node, Fork))
     assert uses[(0, fork)].num_generations == 2
+    assert uses[(0, fork)].next_in == 2  # one of the branches, then the summary
+    assert uses[(0, 0)].next_in == 1
     assert uses[(0, len(graph.root.nodes) - 1)].next_in is None
+
+
+def test_an_adopted_branch_has_the_future_of_its_parent() -> None:
+    @function
+    def drafts(s: State) -> None:
+        s += "Write." + gen("draft", n=2)
+        s.choose("draft", 1)
+        s += "Better." + gen("final")
+
+    graph = merge_text(drafts.trace())
+    uses = future_uses(graph)
+    dropped, chosen = (block for block in graph.blocks if block.kind == "fork")
+    at = [type(node).__name__ for node in chosen.nodes].index("Gen")
+    assert uses[(dropped.id, at)].num_generations == 0
+    assert (uses[(chosen.id, at)].num_generations, uses[(chosen.id, at)].next_in) == (1, 1)
+    assert uses[(0, 0)].num_generations == 3
 
 
 def test_drawings(fake: Make) -> None:
@@ -315,3 +334,23 @@ def test_refs_across_branches_compile(fake: Make) -> None:
                for part in node.parts)  # fmt: skip
     state = relay.compile()(runtime=fake(lambda p, q: p[-2:]))
     assert list(state["x"]) == ["rt", "rt", "rt"]
+
+
+def test_a_compiled_run_tells_its_future_uses(fake: Make) -> None:
+    @function
+    def program(s: State, topic: str) -> None:
+        s += f"On {topic}." + gen("first")
+        s.fork(1)[0].append("Then" + gen("second"))
+        s += select("mood", ["good", "bad"])
+
+    backend = fake({"Then": "x", "On tea.": "good"})
+    program.compile()(topic="tea", runtime=backend)
+    assert sorted(backend.expected, key=str) == [
+        ("On tea.good", 1),
+        ("On tea.good", 1),
+        ("On tea.goodThenx", None),
+        ("On tea.goodgood", None),
+    ]
+    backend.expected.clear()
+    program(topic="tea", runtime=backend)  # runs as Python does: nobody knows what comes
+    assert backend.expected == []
