@@ -164,12 +164,19 @@ def in_threads(
     Many small tensors go faster side by side than each on all cores, and on a busy machine the
     barriers of OpenMP made loading ten times slower.
     """
-    workers = max(1, min(4, torch.get_num_threads()))
-    with ThreadPoolExecutor(workers, "radixlang-load", lambda: torch.set_num_threads(1)) as pool:
-        first = pool.submit(outer)
-        made = pool.map(layer, range(num_layers))
-        layers = list(each(made, "loading layers", num_layers, "layer"))
-        return first.result(), layers
+    num_threads = torch.get_num_threads()
+    workers = max(1, min(4, num_threads))
+    try:
+        with ThreadPoolExecutor(
+            workers, "radixlang-load", lambda: torch.set_num_threads(1)
+        ) as pool:
+            first = pool.submit(outer)
+            made = pool.map(layer, range(num_layers))
+            layers = list(each(made, "loading layers", num_layers, "layer"))
+            return first.result(), layers
+    finally:
+        # What a worker sets holds for all threads born later too, the engine's among them.
+        torch.set_num_threads(num_threads)
 
 
 def _layer(assembler: Assembler, prefix: str, make_linear: MakeLinear) -> DecoderLayer:

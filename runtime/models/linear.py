@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -121,7 +120,7 @@ class Int8Linear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self._turn is not None:
             x = self._turn(x)
-        peak = torch.linalg.vector_norm(x, math.inf, -1, keepdim=True).clamp_min_(_TINY)
+        peak = x.abs().amax(-1, keepdim=True).clamp_min_(_TINY)
         levels = torch.mul(x, torch.div(self._levels, peak)).round_()
         out: torch.Tensor
         if x.shape[0] >= self._min_bulk:

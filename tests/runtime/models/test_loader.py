@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -251,3 +252,15 @@ def test_no_tokenizer(folder: Path, tmp_path: Path) -> None:
 def test_unknown_options(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(ParameterError, match=problem):
         load_model(None, **options)
+
+
+def test_loading_leaves_the_number_of_threads_alone(folder: Path) -> None:
+    """torch.set_num_threads in one thread is the default of all threads born later."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        load_model(folder)
+        with ThreadPoolExecutor(1) as later:
+            assert later.submit(torch.get_num_threads).result() == 2
+    finally:
+        torch.set_num_threads(before)
