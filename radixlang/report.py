@@ -73,13 +73,16 @@ class Savings:
         return "\n".join([*([self.tree, ""] if self.tree else []), *lines])
 
 
-def savings(runtime: Any, *, tree: bool = False, max_lines: int = 40) -> Savings:
+def savings(
+    runtime: Any, *, tree: bool = False, max_lines: int = 40, max_text: int = 40
+) -> Savings:
     """What sharing saved on this runtime since its last `reset_stats()`.
 
     Args:
         runtime: a Runtime, or the scripted fake of `radixlang.testing`.
         tree: draw the radix tree as well.
         max_lines: lines of that drawing; the rest is counted.
+        max_text: characters of text a node.
 
     Call `runtime.flush_cache()` and `runtime.reset_stats()` first to see one program alone.
     """
@@ -97,7 +100,7 @@ def savings(runtime: Any, *, tree: bool = False, max_lines: int = 40) -> Savings
         num_paths=num_paths,
         kv_bytes=stats.kv_bytes_used,
         kv_bytes_unshared=round(num_unshared * per_token),
-        tree=_cut(runtime.tree_text(), max_lines) if tree else "",
+        tree=_cut(runtime.tree_text(max_text=max_text), max_lines) if tree else "",
     )
 
 

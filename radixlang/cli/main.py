@@ -7,12 +7,13 @@ loaded. 130: interrupted. Errors go to stderr; with --json they are also the JSO
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from radixlang.errors import ModelError, ParameterError, ProgramError, RadixlangError
 
@@ -32,8 +33,13 @@ exit codes: 0 done, 1 the program or a row failed, 2 wrong usage, 3 no model, 13
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command's exit code."""
-    args = build_parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    as_json = "--json" in words
+    if not words:
+        build_parser().print_help()
+        return USAGE
     try:
+        args = _parsed(words)
         code: int = importlib.import_module(f"radixlang.cli.{args.command}").run(args)
         sys.stdout.flush()
         return code
@@ -44,15 +50,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except RadixlangError as error:
-        return _report(error, as_json=args.json)
+        return _report(error, as_json=as_json)
     except OSError as error:  # a file to write to: everything read is checked where it is read
-        return _report(ParameterError(f"{error.filename or args.command}: {error.strerror}"),
-                       as_json=args.json)  # fmt: skip
+        return _report(ParameterError(f"{error.filename or words[0]}: {error.strerror}"),
+                       as_json=as_json)  # fmt: skip
+
+
+class _Parser(argparse.ArgumentParser):
+    """Wrong usage is an error like any other, not an exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ParameterError(f"{message}. `{self.prog} --help` says what there is")
+
+
+def _parsed(words: list[str]) -> argparse.Namespace:
+    args, unknown = build_parser().parse_known_args(words)
+    if unknown:
+        from radixlang.cli.options import flag_of
+
+        known = map(flag_of, vars(args))
+        close = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.7)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ParameterError(
+            f"{args.command} takes no {unknown[0]!r}; {hint}"
+            f"`radixlang {args.command} --help` says what it takes"
+        )
+    return args
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands; it loads none of what they need."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="radixlang", description=_DESCRIPTION, epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip

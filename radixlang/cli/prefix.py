@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from radixlang.cli.door import (
     opened_runtime,
     save_token_prefix,
 )
+from radixlang.cli.home import home
 from radixlang.cli.programs import load_program, read_text, settings
 from radixlang.errors import ParameterError
 from radixlang.graph import RoleBegin, RoleEnd, Text
@@ -34,10 +34,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def folder() -> Path:
-    """Where prefixes live: $RADIXLANG_HOME, or a folder in the user's cache."""
-    home = os.environ.get("RADIXLANG_HOME")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return (Path(home) if home else cache / "radixlang") / "prefixes"
+    """Where prefixes live."""
+    return home() / "prefixes"
 
 
 def path_of(name: str) -> Path:

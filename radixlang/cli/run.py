@@ -11,6 +11,7 @@ from typing import Any
 
 from radixlang.batch import Result
 from radixlang.cli.door import opened_runtime
+from radixlang.cli.last_run import keep, left_tree
 from radixlang.cli.programs import (
     load_program,
     read_text,
@@ -38,9 +39,13 @@ def run(args: argparse.Namespace) -> int:
             from radixlang.cli.prefix import load
 
             load(runtime, name)
-        if rows is not None:
-            return _run_rows(args, bound, rows, runtime)
-        return _run_once(args, bound, runtime)
+        code = (
+            _run_once(args, bound, runtime)
+            if rows is None
+            else _run_rows(args, bound, rows, runtime)
+        )
+        keep(left_tree(program.name, runtime))
+        return code
 
 
 def _run_once(args: argparse.Namespace, program: Program, runtime: Any) -> int:

@@ -1,4 +1,4 @@
-"""`radixlang tree`: run a program and draw what it left in the cache."""
+"""`radixlang tree`: what the last run left in the cache, or what a program run now leaves."""
 
 from __future__ import annotations
 
@@ -6,19 +6,42 @@ import argparse
 import json
 
 from radixlang.cli.door import opened_runtime
+from radixlang.cli.last_run import WIDTH, LeftTree, keep, last, left_tree
+from radixlang.cli.options import flag_of
 from radixlang.cli.programs import load_program, run_options, run_program, settings
-from radixlang.report import savings
+from radixlang.errors import ParameterError
+
+_OF_A_RUN = ("settings", "width", "seed", "temperature", "max_tokens", "timeout", "model",
+             "device", "context")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
     """Always 0; a failed run raises its error."""
+    left = _last(args) if args.file is None else _run(args)
+    if args.json:
+        print(json.dumps(left.to_json(), ensure_ascii=False))
+    else:
+        print(left)
+    return 0
+
+
+def _last(args: argparse.Namespace) -> LeftTree:
+    for name in _OF_A_RUN:
+        if getattr(args, name) not in (None, []):
+            raise ParameterError(
+                f"{flag_of(name)} goes with FILE; without FILE the tree of the last run is shown"
+            )
+    left = last()
+    if not args.json:
+        print(f"{left.program} on {left.model}, {left.ended}\n")
+    return left
+
+
+def _run(args: argparse.Namespace) -> LeftTree:
     program = load_program(args.file)
     arguments = settings(args.settings, program)
     with opened_runtime(args) as runtime:
         run_program(program, runtime, {**arguments, **run_options(args)})
-        tree, found = runtime.tree_text(max_text=args.width), savings(runtime)
-    if args.json:
-        print(json.dumps({"tree": tree, "savings": found.to_json()}, ensure_ascii=False))
-    else:
-        print(f"{tree}\n\n{found}")
-    return 0
+        left = left_tree(program.name, runtime, width=args.width or WIDTH)
+    keep(left)
+    return left

@@ -111,6 +111,13 @@ def test_prefixes_can_be_listed_before_there_are_any(
         (["run", "programs.py:fail", "--set", "thing=x", "--model", "fake"], 1, "no x"),
         (["run", "ask.radix", "--set", "thing=x", "--model", "./none.gguf"], 3, "none.gguf"),
         (["prefix", "drop", "../x"], 2, "../x"),
+        (["run", "ask.radix", "--sed", "1"], 2, "did you mean --seed?"),
+        (["run", "ask.radix", "--seed", "one"], 2, "radixlang run --help"),
+        (["run", "ask.radix", "more.radix"], 2, "takes no 'more.radix'"),
+        (["rn"], 2, "choose from"),
+        (["prefix", "drop"], 2, "NAME"),
+        (["tree"], 2, "no run has left a tree"),
+        (["tree", "--seed", "0"], 2, "--seed goes with FILE"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -126,8 +133,57 @@ def test_what_is_wrong_is_said_with_its_exit_code(
 def test_an_error_is_json_where_json_was_asked_for(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["run", "nothing.py", "--json"]) == 2
-    assert "nothing.py" in json.dumps(json.loads(capsys.readouterr().out))
+    for words in (["nothing.py"], ["ask.radix", "--nothing"]):
+        assert main(["run", *words, "--json"]) == 2
+        error = json.loads(capsys.readouterr().out)["error"]
+        assert error["type"] == "ParameterError"
+        assert words[-1] in error["message"]
+
+
+def test_tree_shows_what_the_last_run_left(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "ask.radix", "--set", "thing=fruit", "--model", "fake", "--seed", "1"]) == 0
+    capsys.readouterr()
+    assert main(["tree"]) == 0
+    title, _, *drawing = capsys.readouterr().out.splitlines()
+    assert title.startswith("ask on fake")
+    assert "Name a fruit." in "\n".join(drawing)
+    ran = ["tree", "ask.radix", "--set", "thing=fruit", "--model", "fake", "--seed", "1"]
+    assert main(ran) == 0
+    assert capsys.readouterr().out.splitlines() == drawing
+
+
+def test_tree_as_json_is_the_same_of_a_file_and_of_the_last_run(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tree", "programs.py:ask", "--set", "thing=owl", "--model", "fake", "--json"]) == 0
+    ran = json.loads(capsys.readouterr().out)
+    assert main(["tree", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == ran
+    assert ran["program"] == "ask"
+    assert ran["savings"]["num_prompt_tokens"] > 0
+    assert "A owl:" in ran["tree"]
+
+
+def test_a_home_that_cannot_be_written_to_fails_no_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RADIXLANG_HOME", str(folder / "ask.radix"))  # a file, not a folder
+    assert main(["run", "ask.radix", "--set", "thing=fruit", "--model", "fake"]) == 0
+    assert "answer" in capsys.readouterr().out
+
+
+def test_a_damaged_record_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "home").mkdir()
+    (folder / "home" / "last_run.json").write_text("{")
+    assert main(["tree"]) == 2
+    assert "the next run writes it anew" in capsys.readouterr().err
+
+
+def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "radixlang doctor" in capsys.readouterr().out
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -1,0 +1,77 @@
+"""What the last run left in its cache: drawn when it ended, for `radixlang tree` to show.
+
+The cache itself ends with its process; what is kept is the drawing and the figures below it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from radixlang.cli.home import home
+from radixlang.errors import ParameterError
+from radixlang.report import Savings, savings
+
+WIDTH = 60  # characters of text a node
+
+
+@dataclass(frozen=True, slots=True)
+class LeftTree:
+    """The tree that a run left. `ended` is local time; `str()` is what `radixlang tree` prints."""
+
+    program: str
+    model: str
+    ended: str
+    savings: Savings
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything by name, the drawing as `tree`."""
+        return {"program": self.program, "model": self.model, "ended": self.ended,
+                "tree": self.savings.tree, "savings": self.savings.to_json()}  # fmt: skip
+
+    def __str__(self) -> str:
+        return str(self.savings)
+
+
+def left_tree(program: str, runtime: Any, *, width: int = WIDTH) -> LeftTree:
+    """The tree as a runtime holds it now."""
+    ended = datetime.now().isoformat(" ", "seconds")
+    found = savings(runtime, tree=True, max_text=width, max_lines=1000)
+    return LeftTree(program, runtime.model_name, ended, found)
+
+
+def keep(left: LeftTree) -> None:
+    """Write it in place of the one before; a folder that cannot be written to is no error."""
+    path = _path()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.{os.getpid()}")
+        part.write_text(json.dumps(asdict(left), ensure_ascii=False), encoding="utf-8")
+        part.replace(path)
+
+
+def last() -> LeftTree:
+    """What the last run left.
+
+    Raises:
+        ParameterError: there was no run yet, or its file is damaged.
+    """
+    try:
+        data = json.loads(_path().read_text(encoding="utf-8"))
+        return LeftTree(**{**data, "savings": Savings(**data["savings"])})
+    except FileNotFoundError as error:
+        raise ParameterError(
+            "no run has left a tree here yet; `radixlang run FILE` does, and "
+            "`radixlang tree FILE` runs a program to draw its tree"
+        ) from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise ParameterError(f"{_path()} is damaged; the next run writes it anew") from error
+
+
+def _path() -> Path:
+    return home() / "last_run.json"
