@@ -11,7 +11,7 @@ import torch
 from radixlang.errors import ModelFormatError
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.decoder import Decoder, DecoderLayer, TableEmbedding
-from radixlang.runtime.models.linear import DenseLinear, Linear, TransposedLinear
+from radixlang.runtime.models.linear import DenseLinear, Linear, RmsNorm, TransposedLinear
 from radixlang.runtime.models.rotary import interleave_rows
 from radixlang.runtime.models.weights import WeightSource
 from radixlang.runtime.progress import each
@@ -43,9 +43,14 @@ class Assembler:
             gain = gain + self.config.norm_offset
         return gain.to(self._dtype)
 
-    def optional_gain(self, name: str, size: int, wanted: bool) -> torch.Tensor | None:
-        """The gain, or None where the family has no such norm."""
-        return self.gain(name, size) if wanted else None
+    def norm(self, name: str) -> RmsNorm:
+        """A norm of the stream."""
+        width = self.config.hidden_size
+        return RmsNorm(width, self.config.norm_eps, self.gain(name, width))
+
+    def post_norm(self, name: str) -> RmsNorm | None:
+        """A norm after a sublayer, where the family has such."""
+        return self.norm(name) if self.config.post_norms else None
 
     def bias(self, name: str, size: int) -> torch.Tensor | None:
         """Bias [size], None where the checkpoint has none."""
@@ -152,7 +157,7 @@ def build_decoder(
         return _layer(assembler, f"layers.{index}", make)
 
     (embed, head), layers = in_threads(outer, layer, config.num_layers)
-    norm = assembler.gain("norm", hidden_size)
+    norm = assembler.norm("norm")
     return Decoder(config, layers, TableEmbedding(embed), norm, head, device=device)
 
 
@@ -186,15 +191,13 @@ def _layer(assembler: Assembler, prefix: str, make_linear: MakeLinear) -> Decode
     o = assembler.matrix(f"{prefix}.o", hidden, attention_width)
     down = assembler.matrix(f"{prefix}.down", hidden, config.intermediate_size)
     return DecoderLayer(
-        attn_norm=assembler.gain(f"{prefix}.attn_norm", hidden),
+        attn_norm=assembler.norm(f"{prefix}.attn_norm"),
         qkv=make_linear(*assembler.qkv(prefix)),
         o=make_linear(o, assembler.bias(f"{prefix}.o", hidden)),
-        mlp_norm=assembler.gain(f"{prefix}.mlp_norm", hidden),
+        mlp_norm=assembler.norm(f"{prefix}.mlp_norm"),
         gate_up=make_linear(*assembler.gate_up(prefix)),
         down=make_linear(down, assembler.bias(f"{prefix}.down", hidden)),
         qk_gain=assembler.qk_gain(prefix),
-        attn_post_norm=assembler.optional_gain(
-            f"{prefix}.attn_post_norm", hidden, config.post_norms
-        ),
-        mlp_post_norm=assembler.optional_gain(f"{prefix}.mlp_post_norm", hidden, config.post_norms),
+        attn_post_norm=assembler.post_norm(f"{prefix}.attn_post_norm"),
+        mlp_post_norm=assembler.post_norm(f"{prefix}.mlp_post_norm"),
     )

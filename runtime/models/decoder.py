@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from radixlang.kernels.attention import attend
 from radixlang.runtime.models.config import Activation, ModelConfig
-from radixlang.runtime.models.linear import Linear
+from radixlang.runtime.models.linear import Linear, RmsNorm
 from radixlang.runtime.models.rotary import Rotary, rotate
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -32,20 +32,20 @@ ACTIVATIONS: dict[Activation, Function] = {
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """Weights of one layer. Norm gains are [hidden_size], None where they are folded away.
+    """Weights of one layer. A norm is None where the projection after it normalises by itself.
 
     `qk_gain` is [num_heads + num_kv_heads, head_dim]: the gains of the query and key norms.
     """
 
-    attn_norm: torch.Tensor | None
+    attn_norm: RmsNorm | None
     qkv: Linear
     o: Linear
-    mlp_norm: torch.Tensor | None
+    mlp_norm: RmsNorm | None
     gate_up: Linear
     down: Linear
     qk_gain: torch.Tensor | None = None
-    attn_post_norm: torch.Tensor | None = None
-    mlp_post_norm: torch.Tensor | None = None
+    attn_post_norm: RmsNorm | None = None
+    mlp_post_norm: RmsNorm | None = None
 
 
 class Embedding(Protocol):
@@ -75,7 +75,7 @@ class Decoder:
     Args:
         embed: token ids to rows of hidden_size.
         device: where the weights are.
-        norm: gain of the final norm [hidden_size], None where it is folded into the head.
+        norm: the final norm, None where the head normalises by itself.
         head: hidden_size to vocab_size.
         after_embed: what turns embedded tokens into the stream that the layers read.
     """
@@ -85,7 +85,7 @@ class Decoder:
         config: ModelConfig,
         layers: Sequence[DecoderLayer],
         embed: Embedding,
-        norm: torch.Tensor | None,
+        norm: RmsNorm | None,
         head: Linear,
         *,
         device: torch.device,
@@ -99,6 +99,7 @@ class Decoder:
         self._head = head
         self._after_embed = after_embed
         self._rotary = [Rotary(rope, config.head_dim, device) for rope in config.ropes]
+        self._head_norm = RmsNorm(config.head_dim, config.norm_eps)
         self._activation = ACTIVATIONS[config.activation]
 
     @property
@@ -142,12 +143,9 @@ class Decoder:
     @torch.no_grad()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [n, vocab_size] in float32 of the given rows of `forward`'s result."""
-        logits = self._head(self._normalise(hidden, self._norm)).float()
+        logits = self._head(hidden if self._norm is None else self._norm(hidden)).float()
         cap = self.config.logit_soft_cap
         return logits if cap is None else torch.tanh(logits / cap) * cap
-
-    def _normalise(self, x: torch.Tensor, gain: torch.Tensor | None) -> torch.Tensor:
-        return F.rms_norm(x, x.shape[-1:], gain, self.config.norm_eps)
 
     def _attention(
         self,
@@ -160,11 +158,11 @@ class Decoder:
     ) -> torch.Tensor:
         config = self.config
         num_turned = config.num_heads + config.num_kv_heads
-        qkv = layer.qkv(self._normalise(hidden, layer.attn_norm))
+        qkv = layer.qkv(hidden if layer.attn_norm is None else layer.attn_norm(hidden))
         qkv = qkv.view(-1, num_turned + config.num_kv_heads, config.head_dim)
         qk, v = qkv[:, :num_turned], qkv[:, num_turned:]
         if layer.qk_gain is not None:
-            qk = self._normalise(qk, None) * layer.qk_gain
+            qk = self._head_norm(qk) * layer.qk_gain
         qk = rotate(qk, turn)
         out = attend(
             qk[:, : config.num_heads],
@@ -177,10 +175,10 @@ class Decoder:
             soft_cap=config.attention_soft_cap,
         )
         out = layer.o(out.reshape(hidden.shape[0], -1))
-        return out if layer.attn_post_norm is None else self._normalise(out, layer.attn_post_norm)
+        return out if layer.attn_post_norm is None else layer.attn_post_norm(out)
 
     def _mlp(self, layer: DecoderLayer, hidden: torch.Tensor) -> torch.Tensor:
-        gate_up = layer.gate_up(self._normalise(hidden, layer.mlp_norm))
+        gate_up = layer.gate_up(hidden if layer.mlp_norm is None else layer.mlp_norm(hidden))
         gate, up = gate_up.chunk(2, dim=-1)
-        out = layer.down(self._activation(gate) * up)
-        return out if layer.mlp_post_norm is None else self._normalise(out, layer.mlp_post_norm)
+        out = layer.down(self._activation(gate).mul_(up))
+        return out if layer.mlp_post_norm is None else layer.mlp_post_norm(out)

@@ -17,6 +17,7 @@ from radixlang.runtime.models.linear import (
     Int8Linear,
     Int8Rows,
     Linear,
+    RmsNorm,
     quantize_rows,
     warn_once_in_silence,
 )
@@ -44,7 +45,7 @@ def build_int8_decoder(config: ModelConfig, source: WeightSource) -> Decoder:
     folder = _Folder(config, source)
     (embed, head), layers = in_threads(folder.outer, folder.layer, config.num_layers)
     return Decoder(
-        config, layers, embed, folder.kept_gain("norm"), head,
+        config, layers, embed, None, head,
         device=torch.device("cpu"), after_embed=folder.after_embed,
     )  # fmt: skip
 
@@ -83,7 +84,7 @@ class _Folder:
         levels, scales = zip(*parts, strict=True)
         rows = Int8Rows(torch.cat(levels), torch.cat(scales))
         bias = self._assembler.bias("head", config.vocab_size)
-        return embed, Int8Linear(rows, bias, wide=True, turn=self._stream)
+        return embed, Int8Linear(rows, bias, norm=self._norm("norm"), turn=self._stream, wide=True)
 
     def _table(self, name: str) -> Embedding:
         """Rows of a [vocab_size, hidden_size] matrix, from the file's blocks where it has such."""
@@ -99,30 +100,30 @@ class _Folder:
         hidden = config.hidden_size
         gate_up, gate_up_bias = take.gate_up(prefix)
         down = take.matrix(f"{prefix}.down", hidden, config.intermediate_size)
-        post = (take.optional_gain(f"{prefix}.{name}", hidden, config.post_norms)
-                for name in ("attn_post_norm", "mlp_post_norm"))  # fmt: skip
-        attn_post_norm, mlp_post_norm = post
         return DecoderLayer(
-            attn_norm=self.kept_gain(f"{prefix}.attn_norm"),
+            attn_norm=None,
             qkv=self._qkv(prefix),
             o=self._o(prefix),
-            mlp_norm=self.kept_gain(f"{prefix}.mlp_norm"),
+            mlp_norm=None,
             gate_up=Int8Linear(
-                self._reads(gate_up, f"{prefix}.mlp_norm"), gate_up_bias, turn=self._stream
+                self._reads(gate_up, f"{prefix}.mlp_norm"),
+                gate_up_bias,
+                norm=self._norm(f"{prefix}.mlp_norm"),
+                turn=self._stream,
             ),
             down=Int8Linear(
                 self._writes(self._inner(down)), self._bias(f"{prefix}.down"), turn=self._inner
             ),
             qk_gain=take.qk_gain(prefix),
-            attn_post_norm=attn_post_norm,
-            mlp_post_norm=mlp_post_norm,
+            attn_post_norm=take.post_norm(f"{prefix}.attn_post_norm"),
+            mlp_post_norm=take.post_norm(f"{prefix}.mlp_post_norm"),
         )
 
-    def kept_gain(self, name: str) -> torch.Tensor | None:
-        """The gain of a norm that is not folded into the layer after it."""
-        if self._residual is not None:
-            return None
-        return self._assembler.gain(name, self._config.hidden_size)
+    def _norm(self, name: str) -> RmsNorm:
+        """The norm before a projection; its gain is in the weight where the stream is rotated."""
+        if self._residual is None:
+            return self._assembler.norm(name)
+        return RmsNorm(self._config.hidden_size, self._config.norm_eps)
 
     def _qkv(self, prefix: str) -> Int8Linear:
         weight, bias = self._assembler.qkv(prefix)
@@ -130,8 +131,14 @@ class _Folder:
         weight[start:stop] = self._heads(weight[start:stop].t().contiguous()).t()
         if bias is not None:
             bias[start:stop] = self._heads(bias[None, start:stop])[0]
-        weight = self._reads(weight, f"{prefix}.attn_norm")
-        return Int8Linear(weight, bias, turn=self._stream, fine_rows=self._value_rows)
+        norm = f"{prefix}.attn_norm"
+        return Int8Linear(
+            self._reads(weight, norm),
+            bias,
+            norm=self._norm(norm),
+            turn=self._stream,
+            fine_rows=self._value_rows,
+        )
 
     def _o(self, prefix: str) -> Int8Linear:
         config = self._config

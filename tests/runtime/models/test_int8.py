@@ -17,6 +17,7 @@ from radixlang.runtime.models.linear import (
     DenseLinear,
     Int8Linear,
     Int8Rows,
+    RmsNorm,
     TransposedLinear,
     quantize_rows,
     warn_once_in_silence,
@@ -78,6 +79,16 @@ def test_sums_are_those_of_integers(shape: tuple[int, int], cpu: str) -> None:
     levels = (x * (127 / peak)).round().double()
     exact = (levels @ rows.double().t()) * scale.double() * (peak.double() / 127)
     torch.testing.assert_close(Int8Linear(weight)(x).double(), exact, atol=1e-5, rtol=2e-6)
+
+
+@pytest.mark.parametrize("gain", [None, torch.linspace(0.5, 2, 64)], ids=["folded", "kept"])
+def test_norm_before_the_product(gain: torch.Tensor | None, cpu: str) -> None:
+    x, weight, norm = batch(64), torch.randn(32, 64), RmsNorm(64, 1e-5, gain)
+    inside = Int8Linear(weight, norm=norm, turn=BlockHadamard(64))(x)
+    before = Int8Linear(weight, turn=BlockHadamard(64))(norm(x))
+    torch.testing.assert_close(inside, before, atol=0.15, rtol=0)  # half a level of 127
+    assert (inside - before).abs().mean() < 1e-3
+    assert torch.equal(Int8Linear(weight, norm=norm)(x)[4:6], Int8Linear(weight, norm=norm)(x[4:6]))
 
 
 def test_error_is_that_of_eight_bits_and_fine_rows_have_less(cpu: str) -> None:
@@ -170,9 +181,12 @@ def test_folding_is_exact_when_nothing_is_rounded(
 ) -> None:
     monkeypatch.setattr("radixlang.runtime.models.int8.quantize_rows", unrounded_rows)
 
-    def unrounded(weight: Any, bias: Any = None, *, turn: Any = None, **_: Any) -> Any:
+    def unrounded(
+        weight: Any, bias: Any = None, *, norm: Any = None, turn: Any = None, **_: Any
+    ) -> Any:
         dense = DenseLinear(weight if isinstance(weight, torch.Tensor) else weight.levels, bias)
-        return dense if turn is None else lambda x: dense(turn(x))
+        first, second = (part or (lambda x: x) for part in (norm, turn))
+        return lambda x: dense(second(first(x)))
 
     monkeypatch.setattr("radixlang.runtime.models.int8.Int8Linear", unrounded)
     found, expected = logits_of(case, forest)
