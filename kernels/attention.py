@@ -1,6 +1,7 @@
 """The one door to attention for models: write the new keys and values, then attend over the tree.
 
-Dispatches by device: calls of torch's own flash kernel on the CPU, Triton on a GPU.
+Dispatches by device: calls of torch's own flash kernel on the CPU, Triton on a GPU, and for
+probes the float64 reference.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from torch import Tensor
 from radixlang.kernels.cpu import attend_cpu
 from radixlang.kernels.graph_plan import GraphPlan
 from radixlang.kernels.plan import AttentionPlan
+from radixlang.kernels.reference import attend_reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,11 @@ def attend(
     if isinstance(plan, GraphPlan) or plan.backend == "triton":
         return _attend_triton(q, k, v, layer_kv, plan, scale, window, soft_cap, sinks)
     write_kv(layer_kv, plan.new_slots, k, v)
+    if plan.backend == "reference":
+        return attend_reference(
+            q, layer_kv.k, layer_kv.v, plan.batch,
+            scale=scale, window=window, soft_cap=soft_cap, sinks=sinks,
+        ).to(q.dtype)  # fmt: skip
     return attend_cpu(q, layer_kv, plan, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)
 
 

@@ -35,17 +35,17 @@ def plan_attention(
     """Check a batch and plan attention over it for every layer of one model.
 
     `backend` is "cpu" or "triton", by default what suits the device ("triton" on host memory
-    needs Triton's interpreter). With `deterministic`, splits do not depend on the batch: a
-    branch's result has the same bits alone and in any company. Raises ValueError where the batch
-    or the heads contradict themselves.
+    needs Triton's interpreter), or "reference": slow, in float64, for probes; it cannot advance.
+    With `deterministic`, splits do not depend on the batch: a branch's result has the same bits
+    alone and in any company. Raises ValueError where the batch or the heads contradict themselves.
     """
     if num_heads < 1 or num_kv_heads < 1 or num_heads % num_kv_heads:
         raise ValueError(
             f"{num_heads} query heads do not divide among {num_kv_heads} key heads; "
             "num_heads must be a multiple of num_kv_heads"
         )
-    if backend not in (None, "cpu", "triton"):
-        raise ValueError(f"backend={backend!r} is neither 'cpu' nor 'triton'")
+    if backend not in (None, "cpu", "triton", "reference"):
+        raise ValueError(f"backend={backend!r} is neither 'cpu', 'triton' nor 'reference'")
     check_batch(batch)
     topology = build_topology(batch, deterministic=deterministic)
     return AttentionPlan(
@@ -80,6 +80,7 @@ class AttentionPlan:
         backend: str,
     ) -> None:
         self.topology = topology
+        self.batch = batch  # as it was before any step
         self.num_heads = num_heads
         self.num_kv_heads = num_kv_heads
         self.head_dim = head_dim
@@ -125,6 +126,8 @@ class AttentionPlan:
         `new_slots` is [num_branches] in flat order. Raises ValueError for a plan that is not a
         pure decode (build a new plan), or when the number of slots is not the number of branches.
         """
+        if self.backend == "reference":
+            raise ValueError("a plan for the reference cannot advance; build one for every step")
         if not self.is_decode:
             raise ValueError(
                 f"only a pure decode plan can advance; this one has {self.num_tokens} new tokens "

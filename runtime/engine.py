@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import secrets
 import threading
 import weakref
@@ -16,7 +14,8 @@ import numpy as np
 
 from radixlang.errors import ParameterError, PoolExhaustedError, RuntimeClosedError
 from radixlang.protocol import Message
-from radixlang.runtime import control
+from radixlang.runtime import comparison, control
+from radixlang.runtime.arguments import check_at_least_1, refuse_unknown
 from radixlang.runtime.audit import Violation
 from radixlang.runtime.branch import BranchState, EngineBranch, next_name
 from radixlang.runtime.branches import Branches, Serving
@@ -29,9 +28,11 @@ from radixlang.runtime.models.model import LoadedModel
 from radixlang.runtime.next_uses import NextUses
 from radixlang.runtime.pool import PagePool
 from radixlang.runtime.prefill import prefill
+from radixlang.runtime.probes import WildNode, find_wild_nodes
 from radixlang.runtime.radix import Namespace, RadixTree
 from radixlang.runtime.runner import ModelRunner
 from radixlang.runtime.scheduler import Limits
+from radixlang.runtime.sequence import TokenIds
 from radixlang.runtime.sizes import make_cache, max_batch_tokens_for
 from radixlang.runtime.stats import Counters, RuntimeStats, StepProfile
 from radixlang.runtime.tokenizer import Tokenizer
@@ -91,8 +92,8 @@ class Runtime:
         debug: bool = False,
         **unknown: Any,
     ) -> None:
-        _refuse_unknown(unknown)
-        _check_at_least_1(max_batch_tokens=max_batch_tokens, max_running=max_running)
+        refuse_unknown(unknown, Runtime.__init__, "Runtime")
+        check_at_least_1(max_batch_tokens=max_batch_tokens, max_running=max_running)
         if not isinstance(model, LoadedModel):
             model = load_model(
                 model,
@@ -271,6 +272,45 @@ class Runtime:
         found: list[Violation] = self.core.call(lambda: self.core.all_violations())
         return found
 
+    def find_wild_nodes(self, *, max_abs: float = 1e4) -> list[WildNode]:
+        """Cached nodes with a key or value that is NaN, infinite, or larger than max_abs."""
+        memory = self.core.memory
+        found: list[WildNode] = self.core.call(
+            lambda: find_wild_nodes(memory.tree, memory.cache, max_abs=max_abs)
+        )
+        return found
+
+    def compare_with_float64(
+        self, content: str | Sequence[int], *, namespace: str = "", tolerance: float | None = None
+    ) -> comparison.Comparison:
+        """What the cache holds for a text, node by node, against that text alone in float64.
+
+        Slow (a second for some hundred tokens), and on the caller's thread: the engine goes on.
+
+        Args:
+            content: text, or the token ids of a branch (`branch.tokens().result()`).
+            tolerance: error from which a node counts as diverged; see `NodeError.error`. By
+                default 0.001 for a model in float32, and 1 for one in 16 or 8 bits.
+        """
+        core, model = self.core, self.core.runner.model
+        tokens = self._tokens_of(content, namespace)
+        path: comparison.CachedPath = core.call(
+            lambda: comparison.read_path(
+                core.memory, model, core.branches.current(Namespace(namespace)), tokens
+            )
+        )
+        loaded = self._loaded
+        is_exact = loaded.quantization is None and loaded.config.dtype == "float32"
+        limit = tolerance if tolerance is not None else (1e-3 if is_exact else 1.0)
+        return comparison.compare(path, model, tokens, limit)
+
+    def _tokens_of(self, content: str | Sequence[int], namespace: str) -> TokenIds:
+        branch = self.new_branch(namespace=namespace)
+        branch.extend(content)
+        tokens = np.array(branch.tokens().result(), np.int32)
+        branch.release()
+        return tokens
+
     def tree_text(self, *, max_text: int = 40, max_children: int = 20) -> str:
         """A drawing of the radix tree: tokens, leases, hits and text of every node."""
         snapshot = self.core.call(lambda: take_snapshot(self.core.memory.tree))
@@ -320,21 +360,3 @@ def _stop(core: EngineCore, thread: threading.Thread) -> None:
     core.stop()
     if thread is not threading.current_thread():
         thread.join()
-
-
-def _refuse_unknown(unknown: dict[str, Any]) -> None:
-    known = [
-        name
-        for name, parameter in inspect.signature(Runtime.__init__).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    ]
-    for name in unknown:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-        raise ParameterError(f"unknown Runtime parameter {name!r}; {hint}")
-
-
-def _check_at_least_1(**values: int | None) -> None:
-    for name, value in values.items():
-        if value is not None and (isinstance(value, bool) or value < 1):
-            raise ParameterError(f"{name} must be an integer of at least 1, got {value!r}")

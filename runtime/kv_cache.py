@@ -71,6 +71,18 @@ class KVCache:
         index = self._index(slots)
         return torch.stack([torch.stack((kv.k[index], kv.v[index])) for kv in self._layers])
 
+    def read_cold(self, slots: Slots) -> Tensor:
+        """The same of 8-bit slots, in float32."""
+        index = self._index(slots)
+        pairs = []
+        for kv in self._layers:
+            if kv.k_int8 is None or kv.v_int8 is None or kv.k_scale is None or kv.v_scale is None:
+                raise ParameterError("this cache has no 8-bit slots; set num_cold_slots")
+            k, v = kv.k_int8[index].float(), kv.v_int8[index].float()
+            scales = (kv.k_scale[index].unsqueeze(-1), kv.v_scale[index].unsqueeze(-1))
+            pairs.append(torch.stack((k * scales[0], v * scales[1])))
+        return torch.stack(pairs)
+
     def write(self, slots: Slots, data: Tensor) -> None:
         """Store what `read` returned for as many slots."""
         index = self._index(slots)

@@ -13,16 +13,18 @@ from radixlang.runtime.radix import RadixNode, RadixTree
 
 @dataclass(frozen=True, slots=True)
 class WildNode:
-    """A node with bad numbers: the layer and tensor where they are worst, and the worst value."""
+    """A node with bad numbers, by its positions: the layer and tensor where they are worst, and
+    the worst value."""
 
-    node: RadixNode
+    start: int
+    end: int
     layer: int
     tensor: str
     worst: float
 
     def __str__(self) -> str:
         what = f"|{self.tensor}| = {self.worst:g} in layer {self.layer}"
-        return f"node of tokens {self.node.start} to {self.node.end}: {what}"
+        return f"node of tokens {self.start} to {self.end}: {what}"
 
 
 def find_wild_nodes(tree: RadixTree, cache: KVCache, *, max_abs: float = 1e4) -> list[WildNode]:
@@ -39,4 +41,4 @@ def _worst(node: RadixNode, cache: KVCache) -> WildNode:
     flat = torch.nan_to_num(size, nan=math.inf, posinf=math.inf).flatten()
     at = int(flat.argmax())
     layer, which = divmod(at, 2)
-    return WildNode(node, layer, "kv"[which], float(size.flatten()[at]))
+    return WildNode(node.start, node.end, layer, "kv"[which], float(size.flatten()[at]))

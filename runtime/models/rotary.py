@@ -39,7 +39,8 @@ class Rotary:
 
 def rotate(heads: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
     """Turn heads [num_tokens, num_heads, head_dim] (pairs side by side) by `Rotary.at`."""
-    pairs = heads.float().view(*heads.shape[:-1], -1, 2)
+    wide = heads if heads.dtype == torch.float64 else heads.float()
+    pairs = wide.view(*heads.shape[:-1], -1, 2)
     turned = torch.view_as_real(torch.view_as_complex(pairs) * turns).flatten(-2)
     return turned.to(heads.dtype)
 

@@ -101,7 +101,7 @@ def test_advance_takes_one_slot_a_branch() -> None:
 
 
 def test_an_unknown_backend_is_refused() -> None:
-    with pytest.raises(ValueError, match="neither 'cpu' nor 'triton'"):
+    with pytest.raises(ValueError, match="neither 'cpu', 'triton' nor 'reference'"):
         plan_attention(
             level_forest((1,), (9,)), num_heads=2, num_kv_heads=2, head_dim=8, backend="metal"
         )

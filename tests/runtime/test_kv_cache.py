@@ -56,5 +56,5 @@ def test_probes_name_the_node_the_layer_and_the_tensor(bad: float) -> None:
     assert find_wild_nodes(tree, cache) == []
     cache[1].v[int(wild.slots[1])] = bad
     (found,) = find_wild_nodes(tree, cache)
-    assert (found.node, found.layer, found.tensor) == (wild, 1, "v")
+    assert (found.start, found.end, found.layer, found.tensor) == (2, 4, 1, "v")
     assert str(found).startswith("node of tokens 2 to 4: |v| = ")
