@@ -45,15 +45,16 @@ def attend_reference(
 
 
 def path_of(batch: TreeBatch, segment: int) -> tuple[Tensor, np.ndarray]:
-    """Slots and positions of every token from the root to the end of a segment."""
+    """Slots and positions of every token from the root to the end of a segment (-1: none)."""
     chain = []
     while segment >= 0:
         chain.append(segment)
         segment = int(batch.segment_parent[segment])
     chain.reverse()
-    slots = np.concatenate([batch.segment_slots[s] for s in chain]).astype(np.int64)
+    none = np.empty(0, np.int64)
+    slots = np.concatenate([none, *(batch.segment_slots[s] for s in chain)]).astype(np.int64)
     starts = [int(batch.segment_start[s]) + np.arange(len(batch.segment_slots[s])) for s in chain]
-    return torch.from_numpy(slots), np.concatenate(starts)
+    return torch.from_numpy(slots), np.concatenate([none, *starts])
 
 
 def visible_keys(queries: np.ndarray, keys: np.ndarray, window: int | None) -> Tensor:

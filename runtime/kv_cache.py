@@ -83,6 +83,16 @@ class KVCache:
             pairs.append(torch.stack((k * scales[0], v * scales[1])))
         return torch.stack(pairs)
 
+    def is_written(self, slots: Slots) -> NDArray[np.bool_]:
+        """[n], False for slots as they were made (zeros), or poisoned since they were freed.
+
+        Looks at the keys of one head in the first and the last layer.
+        """
+        index = self._index(slots)
+        rows = torch.cat([kv.k[index, 0] for kv in (self._layers[0], self._layers[-1])], dim=1)
+        found: NDArray[np.bool_] = (rows.isfinite().all(1) & rows.any(1)).cpu().numpy()
+        return found
+
     def write(self, slots: Slots, data: Tensor) -> None:
         """Store what `read` returned for as many slots."""
         index = self._index(slots)

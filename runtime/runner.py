@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from radixlang.kernels.plan import AttentionPlan, TreeBatch, plan_attention
+from radixlang.kernels.reference import path_of
+from radixlang.runtime.lease import Lease
 from radixlang.runtime.memory import Memory
 from radixlang.runtime.models.model import CausalModel
 from radixlang.runtime.pool import Slots
@@ -136,6 +138,20 @@ class ModelRunner:
     def forget_plan(self) -> None:
         """Build the next plan anew (slots of a leased node have moved)."""
         self._plan = None
+
+    def tables(self) -> dict[str, tuple[Lease, Slots]]:
+        """By holder, a lease and the slots that a plan kept for the next step reads over it."""
+        plan = self._plan
+        if plan is None or self._layout != self._memory.tree.layout_version:
+            return {}
+        found = {}
+        for (sequence, node), tail in zip(
+            self._planned, plan.batch.branch_segment.tolist(), strict=True
+        ):
+            if sequence.lease is not None and sequence.node is node:
+                slots, _ = path_of(plan.batch, int(plan.batch.segment_parent[tail]))
+                found[f"{sequence.holder} #{sequence.arrival}"] = (sequence.lease, slots.numpy())
+        return found
 
     def _plan_for(self, batch: Batch) -> AttentionPlan:
         planned = [(sequence, sequence.node) for sequence, _ in batch]

@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from radixlang.runtime.audit import Violation, audit, commits_fit
+from radixlang.runtime.audit import (
+    Violation,
+    audit,
+    commits_fit,
+    only_computed_is_cached,
+    tables_follow_tree,
+)
+from radixlang.runtime.leaks import cached_slots
 
 if TYPE_CHECKING:
     from radixlang.runtime.core import EngineCore
@@ -24,8 +32,13 @@ class Watch:
         memory, running = self._core.memory, self._core.scheduler.running
         private = {f"{each.holder} #{each.arrival}": each.tail for each in running}
         lengths = {each.holder: (each.num_written, len(each.tail)) for each in running}
-        found = audit(memory.tree, memory.pool, private)
-        return [*found, *commits_fit(lengths), *self._leaked_leases()]
+        return [
+            *audit(memory.tree, memory.pool, private),
+            *only_computed_is_cached(memory.tree, self._is_computed()),
+            *tables_follow_tree(memory.tree, self._core.runner.tables()),
+            *commits_fit(lengths),
+            *self._leaked_leases(),
+        ]
 
     def after_step(self) -> list[Violation]:
         """Audit, and fill what was freed since the last time with NaN: a reader would show."""
@@ -34,6 +47,14 @@ class Watch:
         memory.cache.poison(np.setdiff1d(self._owned, owned))
         self._owned = owned
         return self.audit()
+
+    def _is_computed(self) -> NDArray[np.bool_]:
+        """[num_slots], of those in the tree: a forward pass has written them."""
+        memory = self._core.memory
+        slots = np.concatenate(cached_slots(memory.tree, memory.pool))
+        found = np.zeros(memory.pool.num_slots, bool)
+        found[slots] = memory.cache.is_written(slots)
+        return found
 
     def _leaked_leases(self) -> list[Violation]:
         """16, at any time: leases of branches and sequences that are no longer there."""
