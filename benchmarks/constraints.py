@@ -7,6 +7,7 @@ constraints_ratchet.json; a new one fails the run, `--update` writes them anew.
 
     python -m benchmarks.constraints                  everything
     python -m benchmarks.constraints --only suite fork    some rows
+    python -m benchmarks.constraints --only repository --grammars FOLDER    of a checkout of lark
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.constraint_grammars import fuzz_row, grammar_row, walk_row
+from benchmarks.constraint_repository import repository_row
 from benchmarks.constraint_schemas import DATA, MASKBENCH, SUITE, Verdicts, mask_bench, suite
 from benchmarks.constraint_speed import fork_row, generation_rows, mask_rows
 
@@ -69,6 +71,9 @@ def main() -> int:
     """Print the table; the exit status tells whether an exception is new."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--only", nargs="*", default=None, help="rows to run")
+    parser.add_argument(
+        "--grammars", type=Path, help="a folder of lark grammars, such as a checkout"
+    )
     parser.add_argument("--update", action="store_true", help="write the ratchet file anew")
     options = parser.parse_args()
     found: dict[str, Verdicts] = {}
@@ -78,6 +83,7 @@ def main() -> int:
         "mask": mask_rows,
         "fork": fork_row,
         "grammars": grammar_row,
+        "repository": lambda: repository_row(options.grammars),
         "walks": walk_row,
         "fuzz": fuzz_row,
         "generation": generation_rows,

@@ -21,7 +21,8 @@ from radixlang.constraints import (
     Tools,
 )
 from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
-from radixlang.runtime.grammar.lowering import lower_grammar
+from radixlang.runtime.grammar.endless import may_force
+from radixlang.runtime.grammar.lowering import NO_FORCING, lower_grammar
 from radixlang.runtime.grammar.pattern import Pattern, Text, alt, cat, chars, repeat, to_terminal
 from radixlang.runtime.grammar.python_regex import translate
 from radixlang.runtime.schema.lowering import lower_schema
@@ -40,6 +41,7 @@ class Lowered:
         check: raises for a finished text that the masks let through all the same.
         tree: the parse tree of a finished text, for lark grammars.
         captures: the variables that a finished text binds.
+        forces: whether the engine can be asked for forced text; it might not come back.
     """
 
     body: dict[str, Any]
@@ -48,6 +50,7 @@ class Lowered:
     check: Callable[[str], None] | None = None
     tree: Callable[[str], Any] | None = None
     captures: Callable[[str], dict[str, str]] | None = None
+    forces: bool = True
 
 
 class Grammars:
@@ -154,6 +157,7 @@ def _grammar(spec: Grammar) -> Lowered:
         check=found.check,
         tree=found.parse,
         captures=found.captures,
+        forces=found.forces,
     )
 
 
@@ -194,20 +198,23 @@ def _sequence(spec: Sequence, grammars: Grammars) -> Lowered:
     symbols: list[str] = []
     ignored: list[str] = []
     warnings: list[str] = []
+    forces = True
     for is_regular, group in groupby(map(_inner, spec.parts), key=_is_regular):
         parts = list(group)
         if is_regular:
             pattern = cat(*(_regular(part) for part in parts))  # type: ignore[arg-type]
             symbols.append(f"PART{len(lines)}")
             lines.append(f"{symbols[-1]}: {to_terminal(pattern)}")
+            forces &= not may_force(pattern)
             continue
         for part in parts:
             lowered = lower(part, grammars)  # type: ignore[arg-type]
             symbols.append(grammars.add(lowered.body))
             ignored.extend(lowered.ignored)
             warnings.extend(lowered.warnings)
-    text = "\n".join([f"start: {' '.join(symbols)}", *lines, ""])
-    return Lowered({"lark_grammar": text}, tuple(ignored), tuple(warnings))
+            forces &= lowered.forces
+    text = "\n".join([*([] if forces else [NO_FORCING]), f"start: {' '.join(symbols)}", *lines, ""])
+    return Lowered({"lark_grammar": text}, tuple(ignored), tuple(warnings), forces=forces)
 
 
 def _inner(part: str | Constraint | Capture) -> str | Constraint:

@@ -8,6 +8,7 @@ an error or a dead end there becomes an exception here, never an empty text.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,8 +29,11 @@ from radixlang.runtime.constraint_closing import close_text
 from radixlang.runtime.constraint_lowering import Grammars, Lowered, lower
 from radixlang.runtime.constraint_vocabulary import TokenSource, Vocabulary
 from radixlang.runtime.matching import capture_parts, describe_next, explain_text
+from radixlang.runtime.time_bound import within
 
 MAX_CACHED_CONSTRAINTS = 256
+MAX_COMPILE_S = 5.0
+MAX_TOKEN_S = 0.01  # of computing, on average over ten and more tokens
 
 
 class CompiledConstraint:
@@ -40,6 +44,7 @@ class CompiledConstraint:
         ignored: JSON pointers of schema keywords that strict=False left out.
         warnings: what the masks cannot see; `check` catches it in the finished text.
         finish: what happens at max_tokens: "error" or "close".
+        forces: whether text that must come next is looked for.
     """
 
     def __init__(self, spec: Constraint, vocabulary: Vocabulary) -> None:
@@ -49,6 +54,7 @@ class CompiledConstraint:
         self.grammar = grammars.text(self._lowered.body)
         self.ignored, self.warnings = self._lowered.ignored, self._lowered.warnings
         self.finish: Finish = spec.finish
+        self.forces = self._lowered.forces
         self._start = grammars.matcher(self.grammar)
         self._lock = threading.Lock()
         _raise_on_error(self._start, spec)
@@ -130,7 +136,7 @@ class Matcher:
 
     def forced_tokens(self) -> list[int]:
         """Tokens that must come next, as the tokenizer would write the text as a whole."""
-        if self._engine.is_stopped():
+        if self._engine.is_stopped() or not self.compiled.forces:
             return []
         forced: list[int] = self._engine.compute_ff_tokens()
         _raise_on_error(self._engine, self.compiled.spec)
@@ -143,15 +149,25 @@ class Matcher:
             ConstraintError: a token is not allowed here.
         """
         ids = list(token_ids)
+        begun_s = time.thread_time()
         num_taken = self._engine.try_consume_tokens(ids)
         self.tokens.extend(ids[:num_taken])
         self._row = None
+        self._check_time(time.thread_time() - begun_s, len(ids))
         if self._engine.is_error():
             raise self._dead_end()
         if num_taken < len(ids):
             message = self._refusal(ids[num_taken], num_taken)
             self.rollback(num_taken)
             raise ConstraintError(message)
+
+    def _check_time(self, taken_s: float, num_tokens: int) -> None:
+        """A grammar that is ambiguous all over takes longer for each token than for the last."""
+        if taken_s > MAX_TOKEN_S * (10 + num_tokens):
+            raise UnsupportedConstraintError(
+                f"{_brief(self.compiled.spec)} is too complex: to read {num_tokens} tokens after "
+                f"{len(self.tokens) - num_tokens} took {taken_s:.2f} s; make it less ambiguous"
+            )
 
     def num_valid(self, token_ids: Sequence[int]) -> int:
         """How many of the tokens could be consumed."""
@@ -312,7 +328,11 @@ class ConstraintCompiler:
     def _compile(self, constraint: Constraint) -> CompiledConstraint | ConstraintError:
         found: CompiledConstraint | ConstraintError
         try:
-            found = CompiledConstraint(constraint, self.vocabulary)
+            found = within(MAX_COMPILE_S, lambda: CompiledConstraint(constraint, self.vocabulary))
+        except TimeoutError as error:
+            found = UnsupportedConstraintError(
+                f"{_brief(constraint)} is too complex: compiling {error}"
+            )
         except ConstraintError as error:
             found = error
         with self._lock:

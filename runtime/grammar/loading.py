@@ -9,10 +9,19 @@ from typing import Any
 
 import lark
 from lark.exceptions import LarkError
+from lark.lexer import PatternStr
 from lark.load_grammar import load_grammar
 
 from radixlang.constraints import Grammar
-from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
+from radixlang.errors import (
+    ConstraintError,
+    InvalidConstraintError,
+    UnsupportedConstraintError,
+)
+from radixlang.runtime.grammar.alternatives import refuse_many_alternatives
+from radixlang.runtime.grammar.backtracking import MAX_CUTS, backtracks
+from radixlang.runtime.grammar.places import locate, locate_symbol
+from radixlang.runtime.grammar.python_regex import translate
 
 MAX_GRAMMAR_CHARS = 200_000
 MAX_RULES = 10_000
@@ -31,6 +40,7 @@ class LoadedGrammar:
         ignored: names of terminals that are skipped.
         lalr: the LALR parser, None where the grammar has conflicts or Earley was asked for.
         earley: the Earley parser, where it is to be used.
+        slow: a terminal with which lark's lexer may need exponential time, empty without one.
     """
 
     spec: Grammar
@@ -39,6 +49,7 @@ class LoadedGrammar:
     ignored: frozenset[str]
     lalr: lark.Lark | None
     earley: lark.Lark | None
+    slow: str
 
 
 def load(spec: Grammar) -> LoadedGrammar:
@@ -57,7 +68,9 @@ def load(spec: Grammar) -> LoadedGrammar:
     _check_regexes(spec, grammar)
     _refuse_declared(spec, grammar)
     _refuse_growing_templates(spec, grammar)
+    refuse_many_alternatives(spec, grammar)
     _keep_captured(spec, grammar)
+    slow = _backtracking(spec, grammar)
     lalr = None if spec.parser == "earley" else _build(spec, grammar, "lalr")
     earley = None if spec.parser == "lalr" else _build(spec, grammar, "earley")
     found = lalr or earley
@@ -70,28 +83,8 @@ def load(spec: Grammar) -> LoadedGrammar:
             f"the grammar has {len(rules):,} rules once expanded; at most {MAX_RULES:,} are taken"
         )
     return LoadedGrammar(
-        spec, tuple(found.terminals), rules, frozenset(found.ignore_tokens), lalr, earley
+        spec, tuple(found.terminals), rules, frozenset(found.ignore_tokens), lalr, earley, slow
     )
-
-
-def locate(text: str, pattern: str, message: str) -> str:
-    """The message with line, column and a caret at the first match of a regex in the grammar."""
-    match = re.search(pattern, text, re.MULTILINE)
-    if match is None:
-        return f"{message} (in an imported grammar)"
-    start = match.start("at") if "at" in match.groupdict() else match.start()
-    line_start = text.rfind("\n", 0, start) + 1
-    line = text[line_start:].split("\n", 1)[0]
-    number, column = text.count("\n", 0, start) + 1, start - line_start + 1
-    return f"{message} (line {number}, column {column})\n  {line}\n  {' ' * (column - 1)}^"
-
-
-def locate_symbol(text: str, name: str, message: str) -> str:
-    """Like `locate`, at the definition of a rule or terminal, or else at its first use."""
-    word = re.escape(name)
-    defined = rf"^[ \t]*(?P<at>[?!]*{word})(?:\.-?\d+)?(?:\{{[^}}]*\}})?[ \t]*(?:\.-?\d+)?[ \t]*:"
-    used = rf"(?<![\w])(?P<at>{word})(?!\w)"
-    return locate(text, defined if re.search(defined, text, re.MULTILINE) else used, message)
 
 
 def _read(spec: Grammar) -> Any:
@@ -182,7 +175,8 @@ def _refuse_growing_templates(spec: Grammar, grammar: Any) -> None:
         for usage in tree.find_data("template_usage"):
             called = str(usage.children[0].name)
             calls.setdefault(name, set()).add(called)
-            if any(isinstance(argument, lark.Tree) for argument in usage.children[1:]):
+            arguments = [a for a in usage.children[1:] if isinstance(a, lark.Tree)]
+            if any(True for a in arguments for _ in a.find_data("template_usage")):
                 growing.add(name)
     for name in growing & {n for n in calls if n in _reachable(calls, n)}:
         raise UnsupportedConstraintError(
@@ -199,6 +193,47 @@ def _reachable(calls: dict[str, set[str]], start: str) -> set[str]:
             found.add(name)
             todo.extend(calls.get(name, ()))
     return found
+
+
+def _backtracking(spec: Grammar, grammar: Any) -> str:
+    """A terminal with which lark's own lexer may try for ever, empty without one.
+
+    Raises:
+        UnsupportedConstraintError: lark itself would run into it.
+    """
+    terminals = _terminals(spec, grammar)
+    slow = next((t.name for t in terminals if _backtracks(t)), "")
+    longest = max((len(t.pattern.value) for t in terminals if _is_literal(t)), default=0)
+    if slow and (longest > MAX_CUTS or spec.captures):
+        message = (
+            f"terminal {slow}: a repetition without end repeats what can be cut in several ways, "
+            "as in (a+)+b, and lark's lexer would try them all; write it so that a text can be "
+            "read in one way only"
+        )
+        raise UnsupportedConstraintError(locate_symbol(spec.text, slow, message))
+    return slow
+
+
+def _is_literal(terminal: Any) -> bool:
+    return isinstance(terminal.pattern, PatternStr)
+
+
+def _backtracks(terminal: Any) -> bool:
+    if _is_literal(terminal):
+        return False
+    try:
+        return backtracks(translate(terminal.pattern.to_regexp(), whole=False).pattern)
+    except ConstraintError:
+        return False  # it is refused where terminals are lowered, with its place
+
+
+def _terminals(spec: Grammar, grammar: Any) -> list[Any]:
+    """The terminals that a parser of the grammar would have."""
+    try:
+        terminals: list[Any] = grammar.compile([spec.start], set())[0]
+    except Exception:
+        return []  # building the parser says what is wrong
+    return terminals
 
 
 def _keep_captured(spec: Grammar, grammar: Any) -> None:

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import lark
 from lark.exceptions import LarkError, UnexpectedInput
 
 from radixlang.constraints import Grammar
-from radixlang.errors import ConstraintError, InvalidConstraintError
-from radixlang.runtime.grammar.loading import MAX_EARLEY_CHARS, LoadedGrammar, load
-from radixlang.runtime.grammar.pattern import NOTHING, to_terminal
+from radixlang.errors import (
+    ConstraintError,
+    InvalidConstraintError,
+)
+from radixlang.runtime.grammar.endless import may_force
+from radixlang.runtime.grammar.loading import (
+    MAX_EARLEY_CHARS,
+    LoadedGrammar,
+    load,
+)
+from radixlang.runtime.grammar.outside import check_outside
+from radixlang.runtime.grammar.pattern import NOTHING, Pattern, to_terminal
 from radixlang.runtime.grammar.terminals import LoweredTerminals, ignored_text, lower_terminals
+from radixlang.runtime.time_bound import within
+
+MAX_CHECK_S = 2.0
+NO_FORCING = '%llguidance {"no_forcing": true}'
 
 Expansion = tuple[str, ...]
 
@@ -24,19 +38,20 @@ class LoweredGrammar:
 
     Args:
         text: the engine's grammar.
+        forces: whether the engine can be asked for forced text.
         warnings: what the masks cannot see.
+        check: raises a ConstraintError for a finished text that lark itself does not parse;
+            None where its lexer has no bound on its time, and the masks say all.
         parse: lark's tree of a finished text.
         captures: the text of each rule that is to be bound.
     """
 
     text: str
+    forces: bool
     warnings: tuple[str, ...]
+    check: Callable[[str], None] | None
     parse: Callable[[str], Any]
     captures: Callable[[str], dict[str, str]]
-
-    def check(self, text: str) -> None:
-        """Raises a ConstraintError for a finished text that lark itself does not parse."""
-        self.parse(text)
 
 
 def lower_grammar(spec: Grammar) -> LoweredGrammar:
@@ -48,9 +63,16 @@ def lower_grammar(spec: Grammar) -> LoweredGrammar:
     """
     loaded = load(spec)
     terminals = lower_terminals(loaded)
-    text = "\n".join(_Writer(loaded, terminals).lines())
+    writer = _Writer(loaded, terminals)
     parser = FinishedText(loaded)
-    return LoweredGrammar(text, tuple(terminals.warnings), parser.tree, parser.captures)
+    return LoweredGrammar(
+        "\n".join(writer.lines()),
+        writer.forces,
+        tuple(terminals.warnings),
+        None if loaded.slow and not terminals.warnings else parser.check,
+        parser.tree,
+        parser.captures,
+    )
 
 
 class _Writer:
@@ -63,7 +85,8 @@ class _Writer:
         for rule in loaded.rules:
             self.rule_names.setdefault(str(rule.origin.name), f"rule{len(self.rule_names)}")
         ignored = [terminals.pattern(n, terminals.rivals(n, None)) for n in sorted(loaded.ignored)]
-        self.gap = ignored_text(ignored, loaded.spec.whitespace) if ignored else NOTHING
+        self.blank, self.comment = ignored_text(ignored, loaded.spec.whitespace)
+        self.has_gap = (self.blank, self.comment) != (NOTHING, NOTHING)
         self.rules: dict[str, list[Expansion]] = {n: [] for n in self.rule_names.values()}
         for rule in loaded.rules:
             self.rules[self.rule_names[str(rule.origin.name)]].append(self._expansion(rule))
@@ -85,16 +108,40 @@ class _Writer:
         self.rules = {name: kept[name] for name in self.rules if name in kept}
 
     def lines(self) -> Iterator[str]:
-        gap = "gap " if self.gap != NOTHING else ""
+        gap = "gap " if self.has_gap else ""
+        if not self.forces:
+            yield NO_FORCING
         yield f"start: {gap}{self.rule_names[self.loaded.spec.start]}"
         for name, expansions in self.rules.items():
             yield from self._rule(name, expansions)
-        for (name, rivals), own in self.names.items():
-            yield f"{own}: {to_terminal(self.terminals.pattern(name, rivals))}"
+        for own, pattern in self.patterns.items():
+            yield f"{own}: {to_terminal(pattern)}"
         if gap:
-            yield 'gap: GAP | ""'
-            yield f"GAP: {to_terminal(self.gap)}"
+            yield from self._gap()
         yield ""
+
+    def _gap(self) -> Iterator[str]:
+        """Blanks and comments are terminals of their own: a lexer does not go back from the blank
+        and the slash of ` /` to the blank, where a comment or a division may begin."""
+        blank = 'BLANK | ""' if self.blank != NOTHING else '""'
+        if self.blank != NOTHING:
+            yield f"BLANK: {to_terminal(self.blank)}"
+        if self.comment == NOTHING:
+            yield f"gap: {blank}"
+            return
+        yield f"COMMENT: {to_terminal(self.comment)}"
+        yield f"blank: {blank}"
+        yield "gap: blank | gap COMMENT blank"
+
+    @cached_property
+    def patterns(self) -> dict[str, Pattern]:
+        """Each terminal of the engine's grammar."""
+        return {own: self.terminals.pattern(*key) for key, own in self.names.items()}
+
+    @cached_property
+    def forces(self) -> bool:
+        """Whether the engine may be asked for forced text: it would not run on for ever."""
+        return not any(map(may_force, [*self.patterns.values(), self.comment]))
 
     def _expansion(self, rule: Any) -> Expansion:
         words: list[str] = []
@@ -103,7 +150,7 @@ class _Writer:
                 words.append(self.rule_names[str(symbol.name)])
                 continue
             words.append(self._terminal(str(symbol.name), (rule, index)))
-            words.extend(["gap"] if self.gap != NOTHING else [])
+            words.extend(["gap"] if self.has_gap else [])
         return tuple(words)
 
     def _terminal(self, name: str, place: tuple[Any, int]) -> str:
@@ -157,6 +204,18 @@ class FinishedText:
             except (LarkError, RecursionError) as failure:
                 error = error or failure
         raise ConstraintError(f"lark does not parse the finished text: {_brief(error, text)}")
+
+    def check(self, text: str) -> None:
+        """Raises a ConstraintError where lark does not parse a text, or not soon enough."""
+        if self.loaded.slow:
+            check_outside(self.loaded.spec, text)
+            return
+        try:
+            within(MAX_CHECK_S, lambda: self.tree(text))
+        except TimeoutError as error:
+            raise ConstraintError(
+                f"lark's parse of the finished text is too slow: {error}"
+            ) from None
 
     def captures(self, text: str) -> dict[str, str]:
         """The text of the first node of each captured name."""

@@ -96,8 +96,10 @@ def translate(source: str, flags: int = 0, *, whole: bool = True) -> Translation
             parsed = parser.parse(source, flags)
     except re.error as error:
         raise InvalidConstraintError(_caret(source, error.pos, f"bad regex: {error.msg}")) from None
-    except (RecursionError, OverflowError) as error:
-        raise InvalidConstraintError(f"bad regex: {error or 'nested too deeply'}") from None
+    except RecursionError:
+        raise UnsupportedConstraintError("the regex is nested too deeply") from None
+    except OverflowError as error:
+        raise InvalidConstraintError(f"bad regex: {error}") from None
     return _Translator(source, whole).run(parsed)
 
 

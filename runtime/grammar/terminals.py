@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 from lark.lexer import PatternStr
 from lark.parsers.lalr_analysis import LALR_Analyzer
 
 from radixlang.errors import UnsupportedConstraintError
-from radixlang.runtime.grammar.loading import LoadedGrammar, locate, locate_symbol
+from radixlang.runtime.grammar.character_sets import first_characters
+from radixlang.runtime.grammar.loading import LoadedGrammar
 from radixlang.runtime.grammar.pattern import (
     ANY_CHAR,
     ANY_TEXT,
+    NOTHING,
     Alt,
     And,
     Cat,
@@ -30,11 +33,12 @@ from radixlang.runtime.grammar.pattern import (
     alt,
     both,
     cat,
-    chars,
-    is_nullable,
     repeat,
 )
+from radixlang.runtime.grammar.places import locate, locate_symbol
 from radixlang.runtime.grammar.python_regex import translate
+
+MAX_PAIRS = 500_000  # a thousand terminals in one place
 
 _BLANKS = frozenset(range(9, 14)) | {32, 0x85, 0xA0}
 
@@ -145,8 +149,12 @@ def _accepted_together(
         for item in getattr(items, "closure", items):
             if not item.is_satisfied and item.next.is_term:
                 lowered.beside.setdefault((item.rule, item.index), set()).update(names)
-        listed = sorted(names)
-        pairs.update(frozenset((a, b)) for i, a in enumerate(listed) for b in listed[i + 1 :])
+        pairs.update(map(frozenset, combinations(sorted(names), 2)))
+        if len(pairs) > MAX_PAIRS:
+            raise UnsupportedConstraintError(
+                f"the grammar has more than {MAX_PAIRS:,} pairs of terminals that may stand in one "
+                "place; split its long lists of alternatives"
+            )
     return pairs
 
 
@@ -187,30 +195,6 @@ def _may_share_start(left: Pattern, right: Pattern) -> bool:
     return any(l1 <= h2 and l2 <= h1 for l1, h1 in a.ranges for l2, h2 in b.ranges)
 
 
-def first_characters(pattern: Pattern) -> Chars:
-    """A superset of the characters that a match can begin with."""
-    match pattern:
-        case Text(value):
-            return chars([(ord(value[0]), ord(value[0]))] if value else [])
-        case Chars():
-            return pattern
-        case Cat(parts):
-            found: list[tuple[int, int]] = []
-            for part in parts:
-                found.extend(first_characters(part).ranges)
-                if not is_nullable(part):
-                    break
-            return chars(found)
-        case Alt(options):
-            return chars(r for option in options for r in first_characters(option).ranges)
-        case Repeat(body, _, _):
-            return first_characters(body)
-        case And(left, _):
-            return first_characters(left)
-        case Not():
-            return ANY_CHAR
-
-
 def is_blank(pattern: Pattern) -> bool:
     """Whether a pattern matches nothing but white space."""
     match pattern:
@@ -229,14 +213,9 @@ def is_blank(pattern: Pattern) -> bool:
             return False
 
 
-def ignored_text(patterns: list[Pattern], most: int) -> Pattern:
-    """What may stand between two tokens: at most `most` blanks on each side of comments."""
-    blanks = [p for p in patterns if is_blank(p)]
-    comments = [p for p in patterns if not is_blank(p)]
+def ignored_text(patterns: list[Pattern], most: int) -> tuple[Pattern, Pattern]:
+    """What may stand between two tokens: at most `most` blanks at a stretch, and one comment."""
+    blanks = alt(*(p for p in patterns if is_blank(p)))
+    comments = alt(*(p for p in patterns if not is_blank(p)))
     limit = repeat(ANY_CHAR, 1, most)
-    blank = both(repeat(alt(*blanks), 1, None), limit) if blanks and most else alt()
-    if not comments:
-        return blank
-    gap = repeat(blank, 0, 1) if blanks and most else Text("")
-    some = cat(repeat(cat(gap, alt(*comments)), 1, None), gap)
-    return alt(some, blank) if blanks and most else some
+    return both(repeat(blanks, 1, None), limit) if most else NOTHING, comments

@@ -49,7 +49,7 @@ def lower_schema(
         UnsupportedConstraintError: a keyword cannot be enforced.
     """
     try:
-        document = Document(json.loads(text))
+        document = Document(_loaded(text))
         return _lower(document, strict, whitespace, error_of)
     except RecursionError:
         raise UnsupportedConstraintError("the JSON schema is nested too deeply") from None
@@ -57,6 +57,13 @@ def lower_schema(
         raise InvalidConstraintError(
             f"the JSON schema has a keyword of a wrong shape: {error}"
         ) from error
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:  # JSON with a number of thousands of digits, for one
+        raise InvalidConstraintError(f"the JSON schema cannot be read: {error}") from None
 
 
 def _lower(

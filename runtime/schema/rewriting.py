@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import Any
 
 from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
@@ -20,6 +21,7 @@ from radixlang.runtime.schema.unevaluated import Cases
 
 MAX_NODES = 60_000
 MAX_ENUM_CHARS = 1_000_000
+MAX_DIVISOR = 100_000
 
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _PLAIN = ("type", "required", "pattern", "multipleOf")
@@ -114,6 +116,7 @@ class Rewriter:
         for keyword in _PLAIN:
             if self.wants(place, keyword):
                 out[keyword] = schema[keyword]
+        self._check_divisor(place)
         for keyword in _COUNTS:
             if self.wants(place, keyword):
                 out[keyword] = self._whole_number(place, keyword)
@@ -124,6 +127,15 @@ class Rewriter:
         if self.wants(place, "format"):
             out.update(rewrite_format(self, place, out))
         return out
+
+    def _check_divisor(self, place: Place) -> None:
+        """The engine makes a state for each remainder; a fraction is scaled to a whole number."""
+        divisor = place.schema.get("multipleOf")
+        if not self.wants(place, "multipleOf") or not isinstance(divisor, (int, float)):
+            return
+        digits = Decimal(str(divisor)).normalize().as_tuple().digits
+        if int("".join(map(str, digits))) > MAX_DIVISOR:
+            raise self.refuse(place, "multipleOf", f"more than {MAX_DIVISOR:,} remainders")
 
     def _whole_number(self, place: Place, keyword: str) -> int:
         value = place.schema[keyword]

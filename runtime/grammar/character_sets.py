@@ -1,0 +1,102 @@
+"""Which characters a pattern can begin with, end with and hold: supersets where it is not plain."""
+
+from __future__ import annotations
+
+from radixlang.runtime.grammar.pattern import (
+    ANY_CHAR,
+    Alt,
+    And,
+    Cat,
+    Chars,
+    Not,
+    Pattern,
+    Repeat,
+    Text,
+    chars,
+    is_nullable,
+)
+
+NO_CHARS = Chars(())
+
+
+def first_characters(pattern: Pattern) -> Chars:
+    """A superset of the characters that a match can begin with."""
+    match pattern:
+        case Text(value):
+            return chars([(ord(value[0]), ord(value[0]))] if value else [])
+        case Chars():
+            return pattern
+        case Cat(parts):
+            found: list[tuple[int, int]] = []
+            for part in parts:
+                found.extend(first_characters(part).ranges)
+                if not is_nullable(part):
+                    break
+            return chars(found)
+        case Alt(options):
+            return chars(r for option in options for r in first_characters(option).ranges)
+        case Repeat(body, _, _):
+            return first_characters(body)
+        case And(left, _):
+            return first_characters(left)
+        case Not():
+            return ANY_CHAR
+
+
+def last_characters(pattern: Pattern) -> Chars:
+    """A superset of the characters that a match can end with."""
+    match pattern:
+        case Text(value):
+            return chars([(ord(value[-1]), ord(value[-1]))] if value else [])
+        case Cat(parts):
+            found: list[tuple[int, int]] = []
+            for part in reversed(parts):
+                found.extend(last_characters(part).ranges)
+                if not is_nullable(part):
+                    break
+            return chars(found)
+        case Alt(options):
+            return chars(r for option in options for r in last_characters(option).ranges)
+        case Repeat(body, _, _):
+            return last_characters(body)
+    return alphabet(pattern)
+
+
+def alphabet(pattern: Pattern) -> Chars:
+    """A superset of the characters that a text of the pattern holds."""
+    match pattern:
+        case Text(value):
+            return chars((ord(char), ord(char)) for char in value)
+        case Chars():
+            return pattern
+        case Cat(parts) | Alt(parts):
+            return chars(r for part in parts for r in alphabet(part).ranges)
+        case Repeat(body, _, _):
+            return alphabet(body)
+        case And(left, _):
+            return alphabet(left)
+        case Not():
+            return ANY_CHAR
+
+
+def overlap(a: Chars, b: Chars) -> bool:
+    return any(l1 <= h2 and l2 <= h1 for l1, h1 in a.ranges for l2, h2 in b.ranges)
+
+
+def num_left(body: Chars, banned: Chars) -> int:
+    """Characters of a class that are not banned."""
+    gone = chars(
+        (max(l1, l2), min(h1, h2))
+        for l1, h1 in body.ranges
+        for l2, h2 in banned.ranges
+        if l1 <= h2 and l2 <= h1
+    )
+    return _count(body) - _count(gone)
+
+
+def _count(body: Chars) -> int:
+    return sum(high - low + 1 for low, high in body.ranges)
+
+
+def united(a: Chars | None, b: Chars | None) -> Chars | None:
+    return None if a is None or b is None else chars([*a.ranges, *b.ranges])

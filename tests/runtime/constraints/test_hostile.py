@@ -1,0 +1,180 @@
+"""Hostile constraints: each is refused or compiled within a bound, and nothing keeps running."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from radixlang.constraints import Grammar, JsonSchema, Regex, Sequence, match
+from radixlang.errors import ConstraintError, InvalidConstraintError, UnsupportedConstraintError
+from radixlang.runtime import constraints
+from radixlang.runtime.constraint_vocabulary import Vocabulary
+from radixlang.runtime.constraints import ConstraintCompiler, byte_constraint
+from radixlang.runtime.grammar import outside
+from radixlang.runtime.grammar.backtracking import backtracks
+from radixlang.runtime.grammar.endless import may_force
+from radixlang.runtime.grammar.python_regex import translate
+from radixlang.runtime.time_bound import within
+
+
+def _nested(count: int, inner: Any, wrap: Any) -> Any:
+    for index in range(count):
+        inner = wrap(inner, index)
+    return inner
+
+
+REFUSED = {
+    "counted repetitions": (Regex("(((a{1,99}){1,99}){1,99}){1,99}"), "positions"),
+    "parentheses": (Regex("(" * 3000 + "a" + ")" * 3000), "nested too deeply"),
+    "optional items": (Grammar("start: " + '"a"? ' * 40), "5,000 alternatives"),
+    "counted items": (Grammar('start: ("a"|"b")~1..40'), "5,000 alternatives"),
+    "terminals in one place": (
+        Grammar("start: " + " | ".join(f'"k{i}" "x"' for i in range(1100))), "pairs of terminals",
+    ),
+    "backtracking on a keyword": (
+        Grammar('start: A | "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaac"\nA: /(a+)+b/'), "read in one way",
+    ),
+    "a template without end": (
+        Grammar('start: t{"a"}\nt{x}: x t{u{x}}\nu{x}: x'), "expands itself without end",
+    ),
+    "ten megabytes": (JsonSchema.of({"enum": ["x" * 10_000_000]}), "characters; at most"),
+    "properties": (
+        JsonSchema.of({"properties": {f"p{i}": {"type": "string"} for i in range(50_000)}}),
+        "too complex",
+    ),
+    "alternatives of alternatives": (
+        JsonSchema.of({"allOf": [
+            {"anyOf": [{"properties": {f"p{i}": {"const": j}}} for j in range(4)]}
+            for i in range(16)
+        ]}), "too complex",
+    ),
+    "depth": (
+        JsonSchema.of(_nested(180, {}, lambda s, _: {"properties": {"a": s}})), "nested|complex",
+    ),
+    "remainders": (JsonSchema.of({"type": "integer", "multipleOf": 999_983}), "remainders"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_grows_too_large_is_refused_by_name(name: str) -> None:
+    spec, reason = REFUSED[name]
+    with pytest.raises(UnsupportedConstraintError, match=reason):
+        byte_constraint(spec)
+
+
+def test_a_number_of_thousands_of_digits_is_an_error_of_the_schema() -> None:
+    with pytest.raises(InvalidConstraintError, match="cannot be"):
+        byte_constraint(JsonSchema('{"minimum":' + "9" * 100_000 + "}"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (Regex("((((a*)*)*)*)*b"), "a" * 5000 + "b"),
+        (Regex("(a|a|aa)*b"), "a" * 5000 + "b"),
+        (Regex("a{9000}b{9000}"), "a" * 9000 + "b" * 9000),
+        (Regex("".join(f"(?=.*{c})" for c in "abcdefgh") + ".*"), "hgfedcba" * 9),
+        (
+            JsonSchema.of({
+                "$defs": {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2}
+                          for i in range(40)} | {"d40": {"type": "null"}},
+                "$ref": "#/$defs/d0",
+            }), "null",
+        ),
+    ],
+)  # fmt: skip
+def test_what_ruins_backtracking_and_copying_is_harmless(spec: Any, text: str) -> None:
+    assert match(spec, text)
+    assert not match(spec, text + "\n!")
+
+
+def test_compiling_that_takes_too_long_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constraints, "MAX_COMPILE_S", 0.05)
+    rules = "\n".join(f'r{i}: r{i + 1} r{i + 1} | "a{i}" r{i + 1}' for i in range(2000))
+    spec = Grammar(f'start: r0\n{rules}\nr2000: "x"')
+    compiler = ConstraintCompiler(Vocabulary.of_bytes())
+    with pytest.raises(UnsupportedConstraintError, match=r"took longer than 0.05 s"):
+        compiler.compile(spec)
+    assert compiler.compile(Regex("a")).matcher().forced_tokens() == [97]
+
+
+def test_a_bound_stops_python_in_its_thread_and_leaves_none_behind() -> None:
+    def run_for_ever() -> None:
+        while True:
+            try:
+                time.sleep(0)
+            except Exception:  # what is stopped must not be able to go on
+                continue
+
+    before = set(threading.enumerate())
+    with pytest.raises(TimeoutError, match=r"longer than 0.02 s"):
+        within(0.02, run_for_ever)
+    assert within(5.0, lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        within(5.0, lambda: 1 // 0)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Grammar('start: A A\nA: "a"+'),
+        Grammar('start: "x" y | A\ny: A A\nA: /(?!.*b)[ab]+/'),
+        Sequence((Regex("1+"), JsonSchema.of({"const": 11}))),
+        Sequence((Regex("a+"), Grammar('start: "a"'))),
+    ],
+)
+def test_a_single_way_on_without_end_is_not_followed(spec: Any, allowed_tokens: Any) -> None:
+    """The engine itself would look for forced text for ever, and hold the process meanwhile."""
+    matcher = byte_constraint(spec).matcher()
+    for _ in range(50):
+        assert matcher.forced_tokens() == []
+        matcher.consume([min(allowed_tokens(matcher))])
+    assert not matcher.is_finished
+
+
+@pytest.mark.parametrize(
+    ("regex", "forces", "tries"),
+    [
+        ("[a-z]+", False, False), ("a+", True, False), ("(ab?)+", False, False),
+        (" +x", False, False), ("(aa|aaa)+", True, False), ("é+", True, False),
+        ("(?!if)[a-z]+", False, False), ("(?!.*b)[ab]+", True, False),
+        (r'"([^"\\]|\\.)*"', False, False), (r"(\r?\n)+", False, False),
+        ("(a+)+b", False, True), ("(a|ab|b)*c", False, True), ("(_[a-z]+)*!", False, False),
+        ("([a-z]+ ?)+!", False, True), ("([a-z]+ ?)+", False, False), (".*.*.*=", False, True),
+        (r"\d+(,\d+)*;", False, False), ("[a-z]+ [a-z]+ [a-z]+!", False, False),
+    ],
+)  # fmt: skip
+def test_terminals_that_can_run_for_ever_are_known(regex: str, forces: bool, tries: bool) -> None:
+    pattern = translate(regex, whole=False).pattern
+    assert (may_force(pattern), backtracks(pattern)) == (forces, tries)
+
+
+def test_a_check_that_may_try_for_ever_runs_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """lark tries A first, 2**40 ways, before it finds that the text is a B."""
+    spec = Grammar('start: A "!" | B "?"\nA: /(a+)+bb?b?b?/\nB: /a+(?!b)/')
+    assert match(spec, "aab!")
+    monkeypatch.setattr(outside, "MAX_OUTSIDE_S", 2.0)
+    found = match(spec, "a" * 40 + "?")
+    assert found.status == "rejected"
+    assert "could not be checked" in found.expected
+
+
+def test_a_grammar_that_takes_longer_for_each_token_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(constraints, "MAX_TOKEN_S", 0.001)
+    matcher = byte_constraint(Grammar('start: s\ns: s s | s s s | "a"')).matcher()
+
+    def read_on() -> None:
+        for _ in range(3000):
+            matcher.consume([97])
+            matcher.allowed_row()
+
+    with pytest.raises(ConstraintError, match=r"too complex"):
+        read_on()
