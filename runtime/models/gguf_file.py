@@ -68,7 +68,8 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._view = _map(path)
+        self._mapped = _map(path)
+        self._view = memoryview(self._mapped)
         self._position = 0
         self.metadata: dict[str, Any] = {}
         self.tensors: dict[str, TensorInfo] = {}
@@ -80,6 +81,11 @@ class GgufFile:
         """Raw blocks of a tensor [num_bytes], mapped from disk, not to be written to."""
         info = self.tensors[name]
         return np.frombuffer(self._view, np.uint8, info.num_bytes, info.offset)
+
+    def release_pages(self) -> None:
+        """Give back the memory of what was read; it is mapped anew when it is read again."""
+        if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+            self._mapped.madvise(mmap.MADV_DONTNEED)
 
     def _read_header(self) -> tuple[int, int]:
         magic = bytes(self._take(4, "magic number"))
@@ -208,12 +214,12 @@ class GgufFile:
         raise ModelFormatError(f"{self.path}, byte {self._position:,}: {problem}")
 
 
-def _map(path: Path) -> memoryview:
+def _map(path: Path) -> mmap.mmap:
     try:
         with path.open("rb") as file:
             if not path.stat().st_size:
                 raise ModelFormatError(f"{path}: the file is empty. Download it again")
             # Private pages: torch wants memory it may write to, and nothing here writes.
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except OSError as error:
         raise ModelFormatError(f"{path}: cannot be read ({error.strerror or error})") from error

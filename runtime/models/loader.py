@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from radixlang.errors import ModelFormatError, ParameterError
+from radixlang.runtime.models.allocator import large_blocks_apart
 from radixlang.runtime.models.build import build_decoder
 from radixlang.runtime.models.config import (
     LEAN_FAMILIES,
@@ -74,7 +75,7 @@ def load_model(
     # In a thread that ends: OpenMP keeps workers for every thread that ever asked for some, and
     # once they outnumber the cores their barriers sleep instead of spinning. Workers left behind
     # by loading made the engine's decode step 1.7 times as long.
-    with ThreadPoolExecutor(1, "radixlang-load") as alone:
+    with large_blocks_apart(), ThreadPoolExecutor(1, "radixlang-load") as alone:
         return alone.submit(read, path, wanted).result()
 
 
@@ -130,6 +131,7 @@ def _from_gguf(path: Path, wanted: _Wanted) -> LoadedModel:
     tokenizer = load_gguf_tokenizer(file)
     coarse = any(info.type_name not in ("F32", "F16", "BF16") for info in file.tensors.values())
     model, quantization = wanted.build(config, GgufWeights(file), coarse=coarse)
+    file.release_pages()
     return LoadedModel(model, tokenizer, config, quantization=quantization)
 
 

@@ -320,6 +320,13 @@ def test_experts_are_refused(tmp_path: Path, tiny: Path) -> None:
         gguf_config(file, dtype="float32")
 
 
+def test_released_pages_are_read_again(tiny: Path) -> None:
+    file = GgufFile(tiny)
+    before = {name: file.data(name).tobytes() for name in file.tensors}
+    file.release_pages()
+    assert {name: file.data(name).tobytes() for name in file.tensors} == before
+
+
 def test_source_knows_what_it_holds(tiny: Path) -> None:
     source = GgufWeights(GgufFile(tiny))
     assert "layers.0.gate.weight" in source
