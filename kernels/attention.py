@@ -63,7 +63,7 @@ def attend(
     _check(q, k, plan, window)
     if isinstance(plan, GraphPlan) or plan.backend == "triton":
         return _attend_triton(q, k, v, layer_kv, plan, scale, window, soft_cap, sinks)
-    write_kv(layer_kv, plan.new_slots, k, v)
+    write_kv(layer_kv, plan, k, v)
     if plan.backend == "reference":
         return attend_reference(
             q, layer_kv.k, layer_kv.v, plan.batch,
@@ -93,22 +93,21 @@ def _attend_triton(
     return gpu.attend_triton(q, layer_kv, units, layer)[0]
 
 
-def write_kv(layer_kv: LayerKV, slots: Tensor, k: Tensor, v: Tensor) -> None:
-    """Put keys and values [num_tokens, num_kv_heads, head_dim] at `slots` [num_tokens] int64."""
-    layer_kv.k.index_copy_(0, slots, k.to(layer_kv.k.dtype))
-    layer_kv.v.index_copy_(0, slots, v.to(layer_kv.v.dtype))
+def write_kv(layer_kv: LayerKV, plan: AttentionPlan, k: Tensor, v: Tensor) -> None:
+    """Put the new tokens' keys and values [num_tokens, num_kv_heads, head_dim] in their slots."""
+    run = plan.new_run
+    if run is not None:
+        layer_kv.k[run] = k
+        layer_kv.v[run] = v
+    else:
+        layer_kv.k.index_copy_(0, plan.new_slots, k.to(layer_kv.k.dtype))
+        layer_kv.v.index_copy_(0, plan.new_slots, v.to(layer_kv.v.dtype))
 
 
 def _check(q: Tensor, k: Tensor, plan: AttentionPlan | GraphPlan, window: int | None) -> None:
-    if q.shape != (plan.num_tokens, plan.num_heads, plan.head_dim):
-        raise ValueError(
-            f"q is {tuple(q.shape)}; this plan needs "
-            f"{(plan.num_tokens, plan.num_heads, plan.head_dim)}"
-        )
-    if k.shape != (plan.num_tokens, plan.num_kv_heads, plan.head_dim):
-        raise ValueError(
-            f"k is {tuple(k.shape)}; this plan needs "
-            f"{(plan.num_tokens, plan.num_kv_heads, plan.head_dim)}"
-        )
+    if q.shape != plan.q_shape:
+        raise ValueError(f"q is {tuple(q.shape)}; this plan needs {plan.q_shape}")
+    if k.shape != plan.kv_shape:
+        raise ValueError(f"k is {tuple(k.shape)}; this plan needs {plan.kv_shape}")
     if window is not None and window < 1:
         raise ValueError(f"window={window} shows nothing; use None for a layer without a window")

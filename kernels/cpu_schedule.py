@@ -13,7 +13,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from radixlang.kernels.cpu_units import Causal, Full, Group, Keys, Masked, Tail, Unit, keys_of
+from radixlang.kernels.cpu_units import (
+    STRETCH,
+    Causal,
+    Full,
+    Group,
+    Keys,
+    Lone,
+    Masked,
+    Tail,
+    Unit,
+    keys_of,
+)
 
 if TYPE_CHECKING:
     from radixlang.kernels.plan import AttentionPlan
@@ -26,22 +37,34 @@ MASK_ROWS = 512  # rows of one masked call, which bounds its mask
 class CpuSchedule:
     """The units of one layer, in the order they run."""
 
-    def __init__(self, first: list[Unit], rest: list[Unit], growing: list[Group | Tail]) -> None:
+    def __init__(
+        self, plan: AttentionPlan, first: list[Unit], rest: list[Unit], growing: list[Group | Tail]
+    ) -> None:
         self.first = first
         self.rest = rest
-        self.alone = self._lone_keys()
         self._growing = growing  # what `advance` has to move; empty: cannot advance
+        self._heads = (plan.num_kv_heads, plan.head_dim)
+        self._may_be_alone = len(first) == 1 and not rest and plan.is_decode
+        self._may_be_alone &= plan.row_order is None
+        self.alone = self._lone()
 
-    def _lone_keys(self) -> Keys | None:
-        """The keys, when one decoding row reading one run in place is all there is."""
+    def _lone(self) -> Lone | None:
+        """The one call that is all of the step, or None where there is more to do."""
         unit = self.first[0]
-        if self.rest or len(self.first) > 1 or not isinstance(unit, Full):
+        if not self._may_be_alone:
             return None
-        return unit.keys if unit.end - unit.begin == 1 and unit.keys.index is None else None
+        if isinstance(unit, Full) and unit.end - unit.begin == 1 and unit.keys.index is None:
+            return Lone.of_keys(unit.keys, *self._heads)
+        if isinstance(unit, Group) and unit.is_plain and unit.length <= STRETCH:
+            return Lone.of_group(unit, *self._heads)
+        return None
 
     def advance(self, ranked_slots: NDArray[np.int32]) -> bool:
         """Take one more token a branch; False when the schedule must be built anew."""
-        return bool(self._growing) and all(unit.advance(ranked_slots) for unit in self._growing)
+        if not self._growing or not all(unit.advance(ranked_slots) for unit in self._growing):
+            return False
+        self.alone = self._lone()
+        return True
 
 
 def build_schedule(plan: AttentionPlan, window: int | None) -> CpuSchedule:
@@ -77,7 +100,7 @@ class _Builder:
             self._lone_tails()
             self._groups()
         keep = self.window is None and self.plan.is_decode
-        return CpuSchedule(self.first, self.rest, self.growing if keep else [])
+        return CpuSchedule(self.plan, self.first, self.rest, self.growing if keep else [])
 
     def _lowest(self, begin: int, end: int) -> NDArray[np.int64]:
         """First visible position of rows [begin, end)."""
@@ -137,10 +160,15 @@ class _Builder:
         if len(slots) == 0:
             return
         runs, scattered = split_runs(slots, self.run)
-        for run in runs:
-            self.rest.append(Full(begin, end, keys_of(run, quantized)))
-        if len(scattered):
-            self.rest.append(Full(begin, end, keys_of(scattered, quantized)))
+        for part in (*runs, scattered):
+            if len(part):
+                self.rest.append(self._full(begin, end, part, quantized))
+
+    def _full(
+        self, begin: int, end: int, slots: NDArray[np.int32], quantized: bool = False
+    ) -> Full:
+        rows = (end - begin) * self.plan.group_size
+        return Full(begin, end, keys_of(slots, quantized).share(self.plan.num_kv_heads, rows))
 
     def _tail(self, rank: int) -> None:
         begin, end = (int(row) for row in self.topology.row_offset[rank : rank + 2])
@@ -175,9 +203,9 @@ class _Builder:
                 return
         for rank, slots, _ in self.lone:
             row = int(self.topology.row_offset[rank])
-            unit = Full(row, row + 1, keys_of(slots))
+            unit = self._full(row, row + 1, slots)
             self.first.append(unit)
-            self.growing.append(Tail(rank, unit))
+            self.growing.append(Tail(rank, unit, self.plan.num_kv_heads, self.plan.group_size))
 
     def _leave_runs(
         self, begin: int, end: int, slots: NDArray[np.int32], start: int
@@ -189,7 +217,7 @@ class _Builder:
         for edge in [*edges.tolist(), len(slots) - count]:
             if edge - taken < self.run:
                 break
-            self.rest.append(Full(begin, end, keys_of(slots[taken:edge])))
+            self.rest.append(self._full(begin, end, slots[taken:edge]))
             taken = edge
         return slots[taken:], start + taken
 

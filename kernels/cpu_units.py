@@ -12,7 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from radixlang.kernels.cpu_pieces import Pieces, cut
+
 RESERVE = 64  # tokens a group can grow by before its schedule is built anew
+STRETCH = 1024  # keys of evenly lying tails a call: more would leave the cache between heads
 
 
 @dataclass(slots=True)
@@ -23,6 +26,12 @@ class Keys:
     length: int
     index: Tensor | None = None  # [length] int32
     quantized: bool = False
+    pieces: Pieces | None = None  # how threads share it
+
+    def share(self, num_heads: int, packed_rows: int) -> Keys:
+        """The same keys, cut for this machine's threads."""
+        self.pieces = cut(self.length, num_heads, packed_rows)
+        return self
 
 
 def keys_of(slots: NDArray[np.int32], quantized: bool = False, *, gather: bool = False) -> Keys:
@@ -130,6 +139,11 @@ class Group:
         return mask
 
     @property
+    def is_plain(self) -> bool:
+        """Whether the tails are read in place, unmasked, for one row of each member in order."""
+        return self.grid is not None and self.in_order and not self._ragged
+
+    @property
     def index(self) -> Tensor:
         """Slots to gather, [members * length] int32; made when a layer first needs them."""
         if self._index is None:
@@ -175,6 +189,8 @@ class Tail:
 
     rank: int
     unit: Full
+    num_heads: int
+    group_size: int
 
     def advance(self, slots: NDArray[np.int32]) -> bool:
         """Grow by one token when it lies just behind the last; else False."""
@@ -182,7 +198,37 @@ class Tail:
         if keys.index is not None or int(slots[self.rank]) != keys.start + keys.length:
             return False
         keys.length += 1
+        keys.share(self.num_heads, self.group_size)
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class Lone:
+    """A whole step in one call: decoding branches that share nothing, read in place."""
+
+    size: tuple[int, int, int, int]  # branches or pieces, key heads, keys, head dimension
+    strides: tuple[int, int, int, int]  # of keys and values, in elements
+    offset: int  # of the first key
+    pieces: Pieces | None
+
+    @classmethod
+    def of_keys(cls, keys: Keys, num_heads: int, dim: int) -> Lone:
+        """One branch over one run of slots."""
+        pieces, width = keys.pieces, num_heads * dim
+        count, step, length = 1, 0, keys.length
+        if pieces is not None:
+            count, step, length = pieces.count, pieces.step, pieces.length
+        size, strides = (count, num_heads, length, dim), (step * width, dim, width, 1)
+        return cls(size, strides, keys.start * width, pieces)
+
+    @classmethod
+    def of_group(cls, group: Group, num_heads: int, dim: int) -> Lone:
+        """Branches whose tails lie evenly."""
+        assert group.grid is not None
+        first, across, along = group.grid
+        width = num_heads * dim
+        size = (group.num_members, num_heads, group.length, dim)
+        return cls(size, (across * width, dim, along * width, 1), first * width, None)
 
 
 Unit = Full | Causal | Masked | Group

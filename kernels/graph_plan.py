@@ -45,6 +45,8 @@ class GraphPlan:
         self.num_tokens = num_tokens
         self.num_heads, self.num_kv_heads = like.num_heads, like.num_kv_heads
         self.head_dim, self.group_size = like.head_dim, like.group_size
+        self.q_shape = (num_tokens, like.num_heads, like.head_dim)
+        self.kv_shape = (num_tokens, like.num_kv_heads, like.head_dim)
         self.device = like.device
         self.new_slots = torch.full((num_tokens,), -1, dtype=torch.int64, device=like.device)
         self.positions = torch.zeros(num_tokens, dtype=torch.int64, device=like.device)

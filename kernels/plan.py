@@ -89,6 +89,8 @@ class AttentionPlan:
         self.backend = backend
         self.num_branches = topology.num_branches
         self.num_tokens = topology.num_rows
+        self.q_shape = (self.num_tokens, num_heads, head_dim)
+        self.kv_shape = (self.num_tokens, num_kv_heads, head_dim)
         self.num_steps = 0  # decode steps since the plan was built
         self._extra = np.empty((self.num_branches, 0), dtype=np.int32)  # tail slots since, by rank
         self._schedules: dict[int | None, CpuSchedule] = {}
@@ -113,6 +115,7 @@ class AttentionPlan:
         self.new_slots = torch.from_numpy(new_slots).to(self.device)  # [num_tokens] int64
         self.positions = torch.from_numpy(positions).to(self.device)  # [num_tokens] int64
         self.host_new_slots, self.host_positions = new_slots, positions
+        self.new_run = _run_of(new_slots)
 
     def tail_slots(self, rank: int) -> NDArray[np.int32]:
         """Slots of the private node of a branch with what decoding has added to it."""
@@ -245,6 +248,14 @@ def _new_slots(batch: TreeBatch) -> NDArray[np.int64]:
         return np.array(slots, dtype=np.int64)
     tails = zip(batch.branch_segment.tolist(), batch.branch_num_queries.tolist(), strict=True)
     return np.concatenate([batch.segment_slots[s][-n:] for s, n in tails]).astype(np.int64)
+
+
+def _run_of(slots: NDArray[np.int64]) -> slice | None:
+    """The slots as a slice where each is the one after the last: a slice is written fastest."""
+    first, count = int(slots[0]), len(slots)
+    if int(slots[-1]) - first != count - 1 or (count > 2 and (np.diff(slots) != 1).any()):
+        return None
+    return slice(first, first + count)
 
 
 def _positions(batch: TreeBatch) -> NDArray[np.int64]:
