@@ -40,12 +40,19 @@ class JsonSchema:
         strict: refuse a schema with a keyword that cannot be enforced. False ignores such
             keywords and names each in the result.
         whitespace: most blanks and line breaks between two JSON tokens; 0 writes compactly.
+        formats: "assert" writes only what `format` says; "annotate" takes it as a remark, which
+            is what JSON Schema itself does since 2019-09.
     """
 
     schema: str
     strict: bool = True
     whitespace: int = DEFAULT_WHITESPACE
+    formats: Literal["assert", "annotate"] = "assert"
     finish: Finish = "error"
+
+    def __post_init__(self) -> None:
+        if self.formats not in ("assert", "annotate"):
+            raise InvalidConstraintError(f'formats is "assert" or "annotate", got {self.formats!r}')
 
     @classmethod
     def of(cls, schema: Any, **options: Any) -> JsonSchema:

@@ -143,6 +143,7 @@ def _schema(spec: JsonSchema, grammars: Grammars) -> Lowered:
         _checked_size(spec.schema),
         strict=spec.strict,
         whitespace=spec.whitespace,
+        asserts_formats=spec.formats == "assert",
         error_of=grammars.error,
     )
     return Lowered(found.body, found.ignored, found.warnings, check=found.check)

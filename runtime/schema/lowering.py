@@ -34,7 +34,12 @@ class LoweredSchema:
 
 
 def lower_schema(
-    text: str, *, strict: bool, whitespace: int, error_of: Callable[[dict[str, Any]], str]
+    text: str,
+    *,
+    strict: bool,
+    whitespace: int,
+    asserts_formats: bool = True,
+    error_of: Callable[[dict[str, Any]], str],
 ) -> LoweredSchema:
     """A schema as the engine takes it.
 
@@ -42,6 +47,7 @@ def lower_schema(
         text: the schema as JSON text.
         strict: refuse what cannot be enforced; False leaves it out and names it.
         whitespace: most blanks between two JSON tokens.
+        asserts_formats: `format` says what a text may be; else it is a remark.
         error_of: the engine's verdict on a grammar, empty for a good one.
 
     Raises:
@@ -50,7 +56,8 @@ def lower_schema(
     """
     try:
         document = Document(_loaded(text))
-        return _lower(document, strict, whitespace, error_of)
+        options = _Options(whitespace, asserts_formats)
+        return _lower(document, strict, options, error_of)
     except RecursionError:
         raise UnsupportedConstraintError("the JSON schema is nested too deeply") from None
     except (TypeError, AttributeError, KeyError, OverflowError) as error:
@@ -66,13 +73,19 @@ def _loaded(text: str) -> Any:
         raise InvalidConstraintError(f"the JSON schema cannot be read: {error}") from None
 
 
+@dataclass(frozen=True, slots=True)
+class _Options:
+    whitespace: int
+    asserts_formats: bool
+
+
 def _lower(
-    document: Document, strict: bool, whitespace: int, error_of: Callable[[dict[str, Any]], str]
+    document: Document, strict: bool, options: _Options, error_of: Callable[[dict[str, Any]], str]
 ) -> LoweredSchema:
     skipped: set[str] = set()
     while True:
         try:
-            body = _body(document, frozenset(skipped), whitespace)
+            body = _body(document, frozenset(skipped), options)
             message = error_of(body)
             if message:
                 raise _blame(document.root, message, frozenset(skipped))
@@ -91,11 +104,12 @@ def _check(document: Document) -> Callable[[str], None]:
     return lambda text: check(json.loads(text))
 
 
-def _body(document: Document, skipped: frozenset[str], whitespace: int) -> dict[str, Any]:
-    options: dict[str, Any] = {"whitespace_flexible": False}
-    if whitespace:
-        options = {"whitespace_pattern": rf"[\x20\x0A\x0D\x09]{{1,{whitespace}}}"}
-    return {"json_schema": {**Rewriter(document, skipped).run(), "x-guidance": options}}
+def _body(document: Document, skipped: frozenset[str], options: _Options) -> dict[str, Any]:
+    guidance: dict[str, Any] = {"whitespace_flexible": False}
+    if options.whitespace:
+        guidance = {"whitespace_pattern": rf"[\x20\x0A\x0D\x09]{{1,{options.whitespace}}}"}
+    rewriter = Rewriter(document, skipped, asserts_formats=options.asserts_formats)
+    return {"json_schema": {**rewriter.run(), "x-guidance": guidance}}
 
 
 _SIGNS = [

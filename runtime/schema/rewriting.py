@@ -41,10 +41,14 @@ class Rewriter:
     Args:
         document: the schema read.
         skipped: pointers of keywords to leave out.
+        asserts_formats: whether `format` is more than a remark.
     """
 
-    def __init__(self, document: Document, skipped: frozenset[str]) -> None:
+    def __init__(
+        self, document: Document, skipped: frozenset[str], *, asserts_formats: bool = True
+    ) -> None:
         self.document, self.skipped = document, skipped
+        self.asserts_formats = asserts_formats
         self.knowledge = Knowledge(document)
         self.negation = Negation(self)
         self.definitions: dict[str, Any] = {}
@@ -124,7 +128,7 @@ class Rewriter:
         self._values(place, out)
         self._objects(place, out)
         self._arrays(place, out)
-        if self.wants(place, "format"):
+        if self.asserts_formats and self.wants(place, "format"):
             out.update(rewrite_format(self, place, out))
         return out
 

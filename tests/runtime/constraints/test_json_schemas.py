@@ -204,3 +204,14 @@ def test_large_schemas_work(schema: Any) -> None:
 def test_hostile_schemas_are_refused(schema: Any, what: str) -> None:
     with pytest.raises((UnsupportedConstraintError, InvalidConstraintError), match=what):
         match(schema, "null")
+
+
+def test_formats_are_asserted_unless_they_are_taken_as_remarks() -> None:
+    schema = {"type": "string", "format": "ipv4"}
+    asserted, remark = JsonSchema.of(schema), JsonSchema.of(schema, formats="annotate")
+    assert [bool(match(asserted, text)) for text in ('"1.2.3.4"', '"here"')] == [True, False]
+    assert [bool(match(remark, text)) for text in ('"1.2.3.4"', '"here"', "1")] == [
+        True, True, False,
+    ]  # fmt: skip
+    with pytest.raises(InvalidConstraintError, match="formats is"):
+        JsonSchema.of(schema, formats="ignore")  # type: ignore[arg-type]
