@@ -121,6 +121,14 @@ def _checked_size(text: str) -> str:
     return text
 
 
+def regular_pattern(spec: Constraint) -> Pattern | None:
+    """The pattern of a constraint that is one regular language, None for any other."""
+    parts = [_inner(part) for part in (spec.parts if isinstance(spec, Sequence) else (spec,))]
+    if not all(map(_is_regular, parts)):
+        return None
+    return cat(*(_regular(part) for part in parts))  # type: ignore[arg-type]
+
+
 def _regular(spec: Regex | Choices | str) -> Pattern:
     if isinstance(spec, Regex):
         return translate(_checked_size(spec.pattern)).pattern

@@ -82,3 +82,38 @@ def test_a_matcher_closes_from_where_it_is(compiler: Any) -> None:
     assert ending.startswith('","age":')
     matcher.consume(compiler.vocabulary.encode(ending))
     assert matcher.is_complete
+
+
+GHENT = r" [A-Z][a-z]+( [a-z]+){1,5} Ghent( [a-z]+){0,3}\."
+
+
+@pytest.mark.parametrize(
+    ("regex", "whole", "longest"),
+    [
+        (GHENT, " The quick brown fox jumps over Ghent and more.", len(" Aa a Ghent.")),
+        ("[a-z]+zq[0-9]", "abczq1", 4),
+        ("(?=.*x)(?!.*yy)[x-z]{3,9}é", "zyzyxé", 4),
+        (r"\d{4}-\d\d-\d\d( at \d\d:\d\d)?", "2024-01-31 at 10:59", 10),
+    ],
+)
+def test_the_shortest_ending_of_a_regex_is_found_at_every_cut(
+    regex: str, whole: str, longest: int
+) -> None:
+    spec, data = Regex(regex), whole.encode()
+    for cut in range(len(data) + 1):
+        ending = close(spec, data[:cut])
+        assert match(spec, data[:cut].decode("utf-8", "ignore") + ending)
+        assert len(ending) <= longest
+
+
+def test_a_regex_inside_of_other_constraints_is_closed_as_well() -> None:
+    inside = {"type": "object", "properties": {"a": {"type": "string", "pattern": f"^{GHENT}$"}},
+              "required": ["a"]}  # fmt: skip
+    for spec, text in (
+        (JsonSchema.of(inside), '{"a": " The quick brown'),
+        (Grammar(f'start: "x" T "!"\nT: /{GHENT}/'), "x The quick brown"),
+    ):
+        for cut in range(len(text) + 1):
+            ending = close(spec, text[:cut])
+            assert match(spec, text[:cut] + ending)
+            assert len(ending) < 60
