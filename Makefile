@@ -1,6 +1,7 @@
 # make demo   a virtual environment, the default model, and the main example
 # make test   what tests need, and all of them
 # make check  ruff and mypy
+# make pages  run the pages and examples, and write what they print into docs/
 # make help   every target
 PYTHON ?= python3
 VENV   ?= .venv
@@ -8,7 +9,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format clean
+.PHONY: help demo test check format pages clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,6 +29,9 @@ check: $(VENV)/.test  ## ruff and mypy
 format: $(VENV)/.test  ## let ruff format and mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+pages: $(VENV)/.test  ## write what examples and pages print into README.md and docs/
+	RADIXLANG_UPDATE_DOCS=1 $(BIN)/python -m pytest tests/gallery tests/docs
 
 clean:  ## remove the virtual environment and everything built
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -21,7 +21,9 @@ EXAMPLES = {
     "Ghana": ("Accra", "English", "the cedi", "Africa"),
     "Mexico": ("Mexico City", "Spanish", "the peso", "North America"),
 }
-SENTENCE = "{0} is a country in {4} whose capital is {1}; people speak {2} and pay with {3}."
+SENTENCE = (
+    "{0} is a country in {4} whose capital is {1}, whose language is {2} and whose currency is {3}."
+)
 
 
 @radixlang.function

@@ -1,8 +1,10 @@
-"""One runtime on the default model for all examples: each opens its own when it runs by itself."""
+"""One runtime on the default model for all examples, and the page that shows what they print."""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +14,8 @@ from typing import Any
 
 import pytest
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
 
 
 @pytest.fixture(scope="session")
@@ -55,3 +58,45 @@ def run_example(
         return capsys.readouterr().out
 
     return run
+
+
+class GalleryPage:
+    """docs/gallery.md: a section an example, with its docstring and what it printed."""
+
+    path = ROOT / "docs" / "gallery.md"
+
+    def section(self, file: str) -> tuple[str, str]:
+        """(the text above the output, the output) of an example's section."""
+        found = self._find(file)
+        return found["words"].strip(), found["shown"]
+
+    def write(self, file: str, printed: str) -> None:
+        """Put what was printed, and the example's docstring, into its section."""
+        found, text = self._find(file), self.path.read_text(encoding="utf-8")
+        words = docstring(file)
+        middle = f"\n{words}\n" if words else found["words"]
+        inside = f"{middle}\n```{found['kind']}\n{printed}```\n"
+        self.path.write_text(text[: found.start("words")] + inside + text[found.end() :], "utf-8")
+
+    def _find(self, file: str) -> re.Match[str]:
+        text = self.path.read_text(encoding="utf-8")
+        pattern = (
+            rf"^## \[{re.escape(file)}\]\(\.\./examples/{re.escape(file)}\)\n"
+            r"(?P<words>(?:(?!```|## ).*\n)*)```(?P<kind>\w+)\n(?P<shown>(?:(?!```).*\n)*)```\n"
+        )
+        found = re.search(pattern, text, re.MULTILINE)
+        assert found is not None, f"docs/gallery.md has no section for {file}"
+        return found
+
+
+def docstring(file: str) -> str:
+    """What an example says of itself; "" for a template, whose section says it."""
+    if not file.endswith(".py"):
+        return ""
+    return ast.get_docstring(ast.parse((EXAMPLES / file).read_text(encoding="utf-8"))) or ""
+
+
+@pytest.fixture
+def gallery_page() -> GalleryPage:
+    """The page of the gallery."""
+    return GalleryPage()
