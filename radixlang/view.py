@@ -140,13 +140,35 @@ def run_to_text(run: Run, *, color: bool | None = None) -> str:
     """The run's tree for a terminal; colours where the output is one, or as asked."""
     colored = sys.stdout.isatty() if color is None else color
     lines = [summary(run)]
-    for branch in branches_of(run):
-        margin = "│ " * branch.depth
+    for branch, (title, margin) in _margins(branches_of(run)):
+        if title:
+            lines.append(f"{title}{branch.label}")
         text = "".join(_painted(span, colored) for span in branch.spans)
-        rows = text.split("\n")
-        lines.append(f"{margin}├ {branch.label}")
-        lines += [f"{margin}│ {row}" for row in rows]
+        lines += [f"{margin}{row}".rstrip() for row in text.removesuffix("\n").split("\n") if text]
     return "\n".join(lines)
+
+
+def _margins(branches: list[Branch]) -> Iterator[tuple[Branch, tuple[str, str]]]:
+    """Each branch with the lines left of its title ("" for the root's) and of its text."""
+    following = [branch.depth for branch in branches[1:]] + [0]
+    closed = _are_last(branches)
+    left: list[str] = []  # of the branch at each depth
+    for branch, is_last, next_depth in zip(branches, closed, following, strict=True):
+        del left[branch.depth :]
+        above = left[-1] if left else ""
+        below = above + ("   " if is_last else "│  ") if branch.depth else ""
+        title = above + ("└─ " if is_last else "├─ ") if branch.depth else ""
+        left.append(below)
+        yield branch, (title, below + ("│ " if next_depth > branch.depth else "  "))
+
+
+def _are_last(branches: list[Branch]) -> list[bool]:
+    """Whether each branch is the last of its siblings."""
+    found, open_depths = [], set[int]()
+    for branch in reversed(branches):
+        found.append(branch.depth not in open_depths)
+        open_depths = {depth for depth in open_depths if depth < branch.depth} | {branch.depth}
+    return found[::-1]
 
 
 def _painted(span: Span, colored: bool) -> str:

@@ -8,9 +8,12 @@ tell their probability and the alternatives.
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
+from itertools import accumulate
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -21,8 +24,9 @@ from radixlang.report import bytes_text
 from radixlang.streams import Cell
 from radixlang.view import Branch, Span, branches_of
 
-_MAX_OPEN = 80  # branches that are open at first; a larger tree starts closed below its forks
+_MAX_OPEN = 80  # branches open at first: as many whole levels as stay below this
 _PEEK = 60
+_MARKUP = re.compile(r"<\|\w+\|>|<(?:start|end)_of_turn>|<bos>|</?s>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ def _facts(run: Run, costs: list[_Cost]) -> Iterator[str]:
         (f"{prompt:,}", "prompt tokens"),
         (f"{cached / max(1, prompt):.0%}", "of them cached"),
         (f"{prompt - cached:,}", "computed"),
-        (f"{generated:,}", f"generated, {forced:,} forced"),
+        (f"{generated:,}", f"generated, {forced:,} forced" if forced else "generated"),
     ]
     size = _token_bytes(run.backend)
     if size:
@@ -92,13 +96,21 @@ def _token_bytes(backend: Any) -> float:
 def _tree(run: Run, branches: list[Branch], costs: list[_Cost]) -> Iterator[str]:
     slowest = max((cost.seconds for cost in costs), default=0.0) or 1.0
     size = _token_bytes(run.backend)
+    max_depth = _open_depth(branches)
     for index, (branch, cost) in enumerate(zip(branches, costs, strict=True)):
         depth_after = branches[index + 1].depth if index + 1 < len(branches) else 0
-        opened = " open" if len(branches) <= _MAX_OPEN or branch.depth == 0 else ""
+        opened = " open" if branch.depth <= max_depth else ""
         yield f"<details{opened}><summary>{_summary(branch, cost, slowest, size)}</summary>"
         if branch.spans:
             yield f"<pre>{''.join(map(_span, branch.spans))}</pre>"
         yield "</details>" * max(0, branch.depth - depth_after + 1)
+
+
+def _open_depth(branches: list[Branch]) -> int:
+    """The deepest level that is open at first; the root always is."""
+    num_at = Counter(branch.depth for branch in branches)
+    sums = accumulate(num_at[depth] for depth in range(len(num_at)))
+    return max(0, sum(total <= _MAX_OPEN for total in sums) - 1)
 
 
 def _summary(branch: Branch, cost: _Cost, slowest: float, size: float) -> str:
@@ -107,17 +119,35 @@ def _summary(branch: Branch, cost: _Cost, slowest: float, size: float) -> str:
         width = round(4 * cost.seconds / slowest, 2)
         memory = f" ({bytes_text(cost.num_added * size)})" if size else ""
         parts.append(f'<span class="num"><i class="bar" style="width:{width}em"></i>'
-                     f"{cost.seconds:.2f} s</span>")  # fmt: skip
+                     f"{_seconds(cost.seconds)}</span>")  # fmt: skip
         parts.append(f'<span class="num">+{cost.num_added:,} tokens{memory}, '
                      f"{cost.num_cached:,} cached</span>")  # fmt: skip
-    text = " ".join("".join(span.text for span in branch.spans).split())
-    parts.append(f'<span class="peek">{escape(text[-_PEEK:])}</span>')
+    parts.append(f'<span class="peek">{escape(_peek(branch))}</span>')
     return "".join(parts)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 0.1 else f"{1000 * seconds:.1f} ms"
+
+
+def _peek(branch: Branch) -> str:
+    """The end of what a closed branch holds, without a chat's markup."""
+    text = " ".join(_MARKUP.sub(" ", "".join(span.text for span in branch.spans)).split())
+    return text if len(text) <= _PEEK else "…" + text[1 - _PEEK :]
 
 
 def _span(span: Span) -> str:
     note = f' data-p="{escape(span.note)}"' if span.note else ""
-    return f'<span class="{span.kind}"{note}>{escape(span.text)}</span>'
+    return f'<span class="{span.kind}"{note}>{_with_markup(span.text)}</span>'
+
+
+def _with_markup(text: str) -> str:
+    """Escaped text in which a chat's markup stands back."""
+    parts, at = [], 0
+    for found in _MARKUP.finditer(text):
+        parts += [escape(text[at : found.start()]), f"<i>{escape(found[0])}</i>"]
+        at = found.end()
+    return "".join([*parts, escape(text[at:])])
 
 
 def token_spans(cell: Cell, backend: Any) -> list[Span]:

@@ -58,6 +58,15 @@ def test_text_of_the_run_is_never_markup(fake: Make) -> None:
     assert "<b>Shared" not in page
 
 
+def test_markup_of_a_chat_stands_back(fake: Make) -> None:
+    page = page_of(fake)
+    assert "<i>&lt;|im_start|&gt;</i>user" in page
+    assert "<i>&lt;b&gt;</i>" not in page  # of a text, it is text
+    peeks = re.findall(r'<span class="peek">([^<]*)</span>', page)
+    assert peeks[1].startswith("side yes")
+    assert not any("im_end" in peek for peek in peeks)
+
+
 def test_probabilities_cost_and_origin_are_told(fake: Make) -> None:
     page = page_of(fake)
     notes = [unescape(note) for note in re.findall(r'data-p="([^"]*)"', page)]
@@ -67,9 +76,10 @@ def test_probabilities_cost_and_origin_are_told(fake: Make) -> None:
     assert {"computed", "sampled", "forced"} <= set(re.findall(r'<span class="(\w+)"', page))
 
 
-def test_large_trees_start_closed_below_the_root(fake: Make) -> None:
+def test_large_trees_start_closed_below_the_levels_that_have_room(fake: Make) -> None:
     assert page_of(fake).count("<details open") == 4
     assert page_of(fake, width=100).count("<details open") == 1
+    assert page_of(fake, width=8, depth=3).count("<details open") == 1 + 8 + 64  # whole levels
 
 
 def shown(tmp_path: Path, page: str, width: int, *flags: str) -> dict[str, Any]:

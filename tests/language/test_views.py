@@ -119,6 +119,32 @@ def test_terminal_view(fake: Make) -> None:
     assert all(row[-1] == "sampled" for row in kinds[1:])
 
 
+def test_terminal_view_draws_forks_as_a_tree(fake: Make) -> None:
+    @function
+    def nested(s: State) -> None:
+        s += "top"
+        first, second = s.fork(2)
+        first += "one"
+        for index, branch in enumerate(first.fork(2)):
+            branch += f"one {index}\nmore\n"
+        second += "two" + gen("x")
+
+    lines = nested(runtime=fake(lambda p, q: "!")).show(color=False).splitlines()
+    assert lines[1:] == [
+        "│ top",
+        "├─ fork 0",
+        "│  │ one",
+        "│  ├─ fork 0",
+        "│  │    one 0",
+        "│  │    more",
+        "│  └─ fork 1",
+        "│       one 1",
+        "│       more",
+        "└─ fork 1",
+        "     two!",
+    ]
+
+
 def test_notebook_view_escapes_and_nests(fake: Make) -> None:
     html = branchy(runtime=fake(lambda p, q: "good"))._repr_html_()
     assert "Question &lt;&amp;&gt;" in html
