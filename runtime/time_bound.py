@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+AGAIN_S = 0.05
 _set_error = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
 
@@ -29,35 +30,45 @@ def within(seconds: float, function: Callable[[], T]) -> T:
     Raises:
         TimeoutError: it took longer.
     """
-    bound = _Bound()
-    timer = threading.Timer(seconds, bound.expire)
-    timer.daemon = True
-    timer.start()
+    bound = _Bound(seconds)
     try:
-        try:
-            return function()
-        finally:
-            bound.end()
-            timer.cancel()
+        value = function()
     except _OutOfTime:
+        bound.end()
         raise TimeoutError(f"it took longer than {seconds:g} s") from None
+    except BaseException:
+        bound.end()
+        raise
+    bound.end()
+    return value
 
 
 class _Bound:
-    """Raises _OutOfTime in the thread that made it, until that thread says that it has ended."""
+    """Raises _OutOfTime in the thread that made it, until that thread says that it has ended.
 
-    def __init__(self) -> None:
-        self._thread = ctypes.c_ulong(threading.get_ident())
+    Once is not enough: an error that comes while a finaliser runs is dropped with a remark.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._target = ctypes.c_ulong(threading.get_ident())
         self._lock = threading.Lock()
-        self._has_ended = False
+        self._ended = threading.Event()
+        threading.Thread(target=self._watch, args=(seconds,), daemon=True).start()
 
-    def expire(self) -> None:
-        with self._lock:
-            if not self._has_ended:
-                _set_error(self._thread, ctypes.py_object(_OutOfTime))
+    def _watch(self, seconds: float) -> None:
+        while not self._ended.wait(seconds):
+            seconds = AGAIN_S
+            with self._lock:
+                if not self._ended.is_set():
+                    _set_error(self._target, ctypes.py_object(_OutOfTime))
 
     def end(self) -> None:
         """No error from here on; one that was set and has not come yet is taken back."""
-        with self._lock:
-            self._has_ended = True
-            _set_error(self._thread, None)
+        while True:
+            try:
+                with self._lock:
+                    self._ended.set()
+                    _set_error(self._target, None)
+                return
+            except _OutOfTime:  # it came just now
+                continue
