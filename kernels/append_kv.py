@@ -41,9 +41,19 @@ def append_kv(
 
 @triton.jit
 def _store_int8(x, target, scale_ptr, d_ok):
-    """Round half away from zero, which torch's reference does too."""
-    scale = tl.max(tl.abs(x), 0) / 127.0
-    y = x / tl.where(scale == 0.0, 1.0, scale)
-    rounded = tl.where(y < 0.0, y - 0.5, y + 0.5)
-    tl.store(target, rounded.to(tl.int8), mask=d_ok)
+    scale = int8_scale(tl.abs(x))
+    tl.store(target, to_int8(x, scale), mask=d_ok)
     tl.store(scale_ptr, scale)
+
+
+@triton.jit
+def int8_scale(magnitudes):
+    """The scale of a head: its largest magnitude is 127 steps."""
+    return tl.max(magnitudes, 0) / 127.0
+
+
+@triton.jit
+def to_int8(x, scale):
+    """Round half away from zero, which torch's reference does too."""
+    y = x / tl.where(scale == 0.0, 1.0, scale)
+    return tl.where(y < 0.0, y - 0.5, y + 0.5).to(tl.int8)

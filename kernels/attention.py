@@ -52,17 +52,23 @@ def attend(
     window: int | None = None,
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
+    turns: Tensor | None = None,
 ) -> Tensor:
     """Store the new tokens' keys and values, then attend over every row's path.
 
     q [num_tokens, num_heads, head_dim] and k, v [num_tokens, num_kv_heads, head_dim], already
     rotated, rows in the plan's flat order. A window of w shows the row's own token and the w - 1
-    before it. `sinks` [num_heads] are logits that take weight and give nothing. Returns q's shape
-    and dtype. Raises ValueError where shapes disagree with the plan.
+    before it. `sinks` [num_heads] are logits that take weight and give nothing. With `turns`
+    [num_tokens, rotary_dim / 2] complex64, q and k are not rotated yet, pairs side by side, and
+    the launch that stores the keys does it (plans for Triton only). Returns q's shape and dtype.
+    Raises ValueError where shapes disagree with the plan.
     """
     _check(q, k, plan, window)
     if isinstance(plan, GraphPlan) or plan.backend == "triton":
-        return _attend_triton(q, k, v, layer_kv, plan, scale, window, soft_cap, sinks)
+        q = _store_triton(q, k, v, layer_kv, plan, turns)
+        return _attend_triton(q, layer_kv, plan, scale, window, soft_cap, sinks)
+    if turns is not None:
+        raise ValueError("only a plan for Triton rotates; rotate q and k first on the CPU")
     write_kv(layer_kv, plan, k, v)
     if plan.backend == "reference":
         return attend_reference(
@@ -72,10 +78,25 @@ def attend(
     return attend_cpu(q, layer_kv, plan, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)
 
 
-def _attend_triton(
+def _store_triton(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    layer_kv: LayerKV,
+    plan: AttentionPlan | GraphPlan,
+    turns: Tensor | None,
+) -> Tensor:
+    """Write the new keys and values; returns the queries to attend with."""
+    from radixlang.kernels import gpu  # Triton is there on Linux only
+
+    if turns is not None:
+        return gpu.rotary_append(layer_kv, plan.new_slots, q, k, v, turns)
+    gpu.append(layer_kv, plan.new_slots, k, v)
+    return q
+
+
+def _attend_triton(
+    q: Tensor,
     layer_kv: LayerKV,
     plan: AttentionPlan | GraphPlan,
     scale: float,
@@ -83,9 +104,8 @@ def _attend_triton(
     soft_cap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    from radixlang.kernels import gpu  # Triton is there on Linux only
+    from radixlang.kernels import gpu
 
-    gpu.append(layer_kv, plan.new_slots, k, v)
     layer = gpu.Layer(
         plan.num_kv_heads, plan.group_size, plan.head_dim, scale, window, soft_cap, sinks
     )

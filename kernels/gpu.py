@@ -12,6 +12,7 @@ from torch import Tensor
 from radixlang.kernels.advance_tails import advance_tails
 from radixlang.kernels.append_kv import append_kv
 from radixlang.kernels.device_plan import EXTEND_AT, ROWS_AT, TOKENS_AT, DevicePlan
+from radixlang.kernels.rotary_append import rotary_append as rotary_append_kernel
 from radixlang.kernels.tiles import block_d
 from radixlang.kernels.tree_attn import extend_attn, tree_attn_partial
 from radixlang.kernels.tree_merge import tree_merge
@@ -169,15 +170,54 @@ def append(pool: LayerKV, slots: Tensor, k: Tensor, v: Tensor, *, quantize: bool
 
     With `quantize` into the int8 planes, with a scale a token and head; else into k and v.
     """
-    planes = (pool.k_int8, pool.v_int8) if quantize else (pool.k, pool.v)
-    scales = (pool.k_scale, pool.v_scale) if quantize else (slots, slots)
-    if planes[0] is None or planes[1] is None or scales[0] is None or scales[1] is None:
-        raise ValueError("this layer has no int8 planes to quantise into; see LayerKV")
+    planes, scales = _planes(pool, slots, quantize)
     num_tokens, heads, dim = k.shape
     append_kv[(num_tokens, heads)](
         k, v, slots, *planes, *scales, k.stride(0), v.stride(0), planes[0].stride(0), heads,
         HEAD_DIM=dim, BLOCK_D=block_d(dim), QUANT=quantize, num_warps=1,
     )  # fmt: skip
+
+
+def rotary_append(
+    pool: LayerKV,
+    slots: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    turns: Tensor,
+    *,
+    halves: bool = False,
+    quantize: bool = False,
+) -> Tensor:
+    """Turn q and k, write k and v at `slots` as `append` does, and return the turned q.
+
+    q [tokens, num_heads, head_dim] and k, v [tokens, kv_heads, head_dim], heads contiguous.
+    turns [tokens, rotary_dim / 2] complex64; dimensions beyond rotary_dim stay. Pairs lie side by
+    side, or with `halves` half of rotary_dim apart.
+    """
+    planes, scales = _planes(pool, slots, quantize)
+    num_tokens, num_heads, dim = q.shape
+    heads, angles = k.shape[1], torch.view_as_real(turns)
+    out = q.new_empty(q.shape)
+    rotary_append_kernel[(num_tokens, num_heads + heads)](
+        q, k, v, angles, slots, out, *planes, *scales, q.stride(0), k.stride(0), v.stride(0),
+        angles.stride(0), planes[0].stride(0), num_heads, heads,
+        HEAD_DIM=dim, ROTARY_DIM=2 * turns.shape[1], BLOCK_P=block_d(dim) // 2, HALVES=halves,
+        QUANT=quantize, num_warps=1,
+    )  # fmt: skip
+    return out
+
+
+def _planes(
+    pool: LayerKV, unused: Tensor, quantize: bool
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Where keys and values go, and their scales (`unused` where there are none)."""
+    if not quantize:
+        return (pool.k, pool.v), (unused, unused)
+    k, v, k_scale, v_scale = pool.k_int8, pool.v_int8, pool.k_scale, pool.v_scale
+    if k is None or v is None or k_scale is None or v_scale is None:
+        raise ValueError("this layer has no int8 planes to quantise into; see LayerKV")
+    return (k, v), (k_scale, v_scale)
 
 
 def advance(plan: DevicePlan, new_slots: Tensor) -> None:

@@ -82,6 +82,43 @@ def _block(
 
 
 @triton.jit
+def _rows(
+    q_ptr, row_token_ptr, row_pos_ptr, fields, q_stride, head, d, d_ok,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """The packed rows of a unit: which they are, and their queries. Rows that are none: pos -1."""
+    first_row = tl.load(fields + 3)
+    num_rows = tl.load(fields + 4)
+    packed = tl.arange(0, BLOCK_M)
+    row = first_row + packed // GROUP
+    row_ok = packed < num_rows * GROUP
+    token = tl.load(row_token_ptr + row, mask=row_ok, other=0).to(tl.int64)
+    pos = tl.load(row_pos_ptr + row, mask=row_ok, other=-1)
+    q_head = head * GROUP + packed % GROUP
+    q = tl.load(
+        q_ptr + ((token * q_stride + q_head * HEAD_DIM)[:, None] + d[None, :]),
+        mask=row_ok[:, None] & d_ok[None, :], other=0.0,
+    )  # fmt: skip
+    if UPCAST:
+        q = q.to(tl.float32)
+    return row, row_ok, token, pos, q_head, q
+
+
+@triton.jit
+def _normalised(m, denom, acc):
+    """Output and base-2 log-sum-exp; (0, -inf) for rows that saw nothing."""
+    safe = tl.where(denom == 0.0, 1.0, denom)
+    return acc / safe[:, None], tl.where(denom == 0.0, float("-inf"), m + tl.log2(safe))
+
+
+@triton.jit
+def _share_beside_sink(sinks_ptr, q_head, row_ok, lse):
+    """What is left of a row's weight when its head's sink has taken its own."""
+    sink = tl.load(sinks_ptr + q_head, mask=row_ok, other=0.0).to(tl.float32) * LOG2E
+    return 1.0 / (1.0 + tl.exp2(sink - lse))
+
+
+@triton.jit
 def tree_attn_partial(
     q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, out_ptr, part_out_ptr, part_lse_ptr,
     lse_ptr, sinks_ptr, slots_ptr, units_ptr, num_units_ptr,
@@ -105,25 +142,14 @@ def tree_attn_partial(
     slot_index = tl.load(fields)
     num_keys = tl.load(fields + 1)
     first_pos = tl.load(fields + 2)
-    first_row = tl.load(fields + 3)
-    num_rows = tl.load(fields + 4)
     rank = tl.load(fields + 5)
     base = tl.load(fields + 6)
-    packed = tl.arange(0, BLOCK_M)
-    row = first_row + packed // GROUP
-    row_ok = packed < num_rows * GROUP
-    token = tl.load(row_token_ptr + row, mask=row_ok, other=0).to(tl.int64)
-    pos = tl.load(row_pos_ptr + row, mask=row_ok, other=-1)
     d = tl.arange(0, BLOCK_D)
     d_ok = d < HEAD_DIM
-    q_head = head * GROUP + packed % GROUP
-    tile_ok = row_ok[:, None] & d_ok[None, :]
-    q = tl.load(
-        q_ptr + ((token * q_stride + q_head * HEAD_DIM)[:, None] + d[None, :]),
-        mask=tile_ok, other=0.0,
+    row, row_ok, token, pos, q_head, q = _rows(
+        q_ptr, row_token_ptr, row_pos_ptr, fields, q_stride, head, d, d_ok,
+        GROUP, HEAD_DIM, BLOCK_M, UPCAST,
     )  # fmt: skip
-    if UPCAST:
-        q = q.to(tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     denom = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
@@ -139,8 +165,7 @@ def tree_attn_partial(
             slot_stride, head, num_heads, d, d_ok, scale, soft_cap, window,
             BLOCK_N, SOFT_CAP, WINDOW, QUANT, True, UPCAST, PRECISION,
         )  # fmt: skip
-    o = acc / tl.where(denom == 0.0, 1.0, denom)[:, None]
-    lse = tl.where(denom == 0.0, float("-inf"), m + tl.log2(tl.where(denom == 0.0, 1.0, denom)))
+    o, lse = _normalised(m, denom, acc)
     all_heads = num_heads * GROUP
     first = tl.load(row_first_ptr + row, mask=row_ok, other=0)
     count = tl.load(row_count_ptr + row, mask=row_ok, other=0)
@@ -155,8 +180,7 @@ def tree_attn_partial(
     )  # fmt: skip
     to_out = kept & (count == 1)
     if SINKS:
-        sink = tl.load(sinks_ptr + q_head, mask=row_ok, other=0.0).to(tl.float32) * LOG2E
-        o *= (1.0 / (1.0 + tl.exp2(sink - lse)))[:, None]
+        o *= _share_beside_sink(sinks_ptr, q_head, row_ok, lse)[:, None]
     at = token * all_heads + q_head
     tl.store(
         out_ptr + (at[:, None] * HEAD_DIM + d[None, :]), o.to(out_ptr.dtype.element_ty),
@@ -188,24 +212,13 @@ def extend_attn(
     slot_index = tl.load(fields)
     num_keys = tl.load(fields + 1)
     first_pos = tl.load(fields + 2)
-    first_row = tl.load(fields + 3)
-    num_rows = tl.load(fields + 4)
     base = tl.load(fields + 6)
-    packed = tl.arange(0, BLOCK_M)
-    row = first_row + packed // GROUP
-    row_ok = packed < num_rows * GROUP
-    token = tl.load(row_token_ptr + row, mask=row_ok, other=0).to(tl.int64)
-    pos = tl.load(row_pos_ptr + row, mask=row_ok, other=-1)
     d = tl.arange(0, BLOCK_D)
     d_ok = d < HEAD_DIM
-    q_head = head * GROUP + packed % GROUP
-    tile_ok = row_ok[:, None] & d_ok[None, :]
-    q = tl.load(
-        q_ptr + ((token * q_stride + q_head * HEAD_DIM)[:, None] + d[None, :]),
-        mask=tile_ok, other=0.0,
+    _row, row_ok, token, pos, q_head, q = _rows(
+        q_ptr, row_token_ptr, row_pos_ptr, fields, q_stride, head, d, d_ok,
+        GROUP, HEAD_DIM, BLOCK_M, UPCAST,
     )  # fmt: skip
-    if UPCAST:
-        q = q.to(tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     denom = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
@@ -241,16 +254,14 @@ def extend_attn(
             slot_stride, head, num_heads, d, d_ok, scale, soft_cap, window,
             BLOCK_N, SOFT_CAP, WINDOW, False, True, UPCAST, PRECISION,
         )  # fmt: skip
-    o = acc / tl.where(denom == 0.0, 1.0, denom)[:, None]
-    lse = tl.where(denom == 0.0, float("-inf"), m + tl.log2(tl.where(denom == 0.0, 1.0, denom)))
+    o, lse = _normalised(m, denom, acc)
     if SINKS:
-        sink = tl.load(sinks_ptr + q_head, mask=row_ok, other=0.0).to(tl.float32) * LOG2E
-        o *= (1.0 / (1.0 + tl.exp2(sink - lse)))[:, None]
+        o *= _share_beside_sink(sinks_ptr, q_head, row_ok, lse)[:, None]
     at = token * (num_heads * GROUP) + q_head
     tl.store(
         out_ptr + (at[:, None] * HEAD_DIM + d[None, :]),
         o.to(out_ptr.dtype.element_ty),
-        mask=tile_ok,
+        mask=row_ok[:, None] & d_ok[None, :],
     )
     if WITH_LSE:
         tl.store(lse_ptr + at, lse / LOG2E, mask=row_ok)

@@ -16,7 +16,7 @@ TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 class Variant:
     """One compiled kernel: which, over what types, with which choices."""
 
-    kernel: str  # tree_attn_partial, extend_attn, tree_merge, append_kv or advance_tails
+    kernel: str  # a name of compiled.KERNELS
     dtype: str = "bf16"
     head_dim: int = 128
     group: int = 4
@@ -25,6 +25,7 @@ class Variant:
     soft_cap: bool = False
     window: bool = False
     sinks: bool = False
+    halves: bool = False
 
     def tile(self, target: str) -> Tile:
         """The tile that a device of this kind is given."""
@@ -41,13 +42,18 @@ class Variant:
     def is_attention(self) -> bool:
         return self.kernel in ("tree_attn_partial", "extend_attn")
 
+    @property
+    def stores(self) -> bool:
+        """Whether keys and values come from the model and go to the pool."""
+        return self.kernel in ("append_kv", "rotary_append")
+
     def name(self, target: str) -> str:
         """A stable key for the committed table."""
         parts = [target, self.kernel, self.dtype, f"d{self.head_dim}"]
         if self.is_attention:
             tile = self.tile(target)
             parts.append(f"g{self.group}-m{tile.block_m}n{tile.block_n}w{tile.num_warps}")
-        flags = ("quantized", "soft_cap", "window", "sinks")
+        flags = ("quantized", "soft_cap", "window", "sinks", "halves")
         return "-".join(parts + [flag for flag in flags if getattr(self, flag)])
 
 
@@ -74,6 +80,10 @@ def shipped(target: str) -> list[Variant]:
     variants += [Variant("tree_merge", head_dim=d) for d in HEAD_DIMS]
     variants += [Variant("append_kv", head_dim=d, quantized=q)
                  for d in (64, 128) for q in (False, True)]  # fmt: skip
+    variants += [Variant("rotary_append", head_dim=d, quantized=q)
+                 for d in (64, 128) for q in (False, True)]  # fmt: skip
+    variants += [Variant("rotary_append", dtype) for dtype in ("fp16", "fp32")]
+    variants.append(Variant("rotary_append", head_dim=96, halves=True))
     variants.append(Variant("advance_tails"))
     return list({variant.name(target): variant for variant in variants}.values())
 
@@ -97,6 +107,10 @@ def constants(variant: Variant, target: str) -> dict[str, Any]:
             return {**dim, **flags, "BLOCK_P": 8}
         case "append_kv":
             return {**dim, "QUANT": variant.quantized}
+        case "rotary_append":
+            return {"HEAD_DIM": variant.head_dim, "ROTARY_DIM": variant.head_dim,
+                    "BLOCK_P": block_d(variant.head_dim) // 2, "HALVES": variant.halves,
+                    "QUANT": variant.quantized}  # fmt: skip
         case "advance_tails":
             return {"BLOCK": 128}
         case other:
@@ -110,14 +124,14 @@ def argument_type(name: str, variant: Variant) -> str:
         case "q_ptr" | "out_ptr":
             return f"*{variant.dtype}"
         case "k_ptr" | "v_ptr":
-            return f"*{variant.dtype if variant.kernel == 'append_kv' else pool}"
+            return f"*{variant.dtype if variant.stores else pool}"
         case "pool_k_ptr" | "pool_v_ptr":
             return f"*{pool}"
         case "scale" | "soft_cap":
             return "fp32"
-        case "lse_ptr" | "sinks_ptr":
+        case "lse_ptr" | "sinks_ptr" | "turns_ptr":
             return "*fp32"
-        case "slots_ptr" if variant.kernel == "append_kv":
+        case "slots_ptr" if variant.stores:
             return "*i64"
     if name.startswith("part_") or name in ("k_scale_ptr", "v_scale_ptr"):
         return "*fp32"

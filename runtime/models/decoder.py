@@ -163,7 +163,8 @@ class Decoder:
         qk, v = qkv[:, :num_turned], qkv[:, num_turned:]
         if layer.qk_gain is not None:
             qk = self._head_norm(qk) * layer.qk_gain
-        qk = rotate(qk, turn)
+        if not qk.is_cuda:  # on a GPU the launch that stores the keys turns them
+            qk = rotate(qk, turn)
         out = attend(
             qk[:, : config.num_heads],
             qk[:, config.num_heads :],
@@ -173,6 +174,7 @@ class Decoder:
             scale=config.attention_scale,
             window=config.windows[index],
             soft_cap=config.attention_soft_cap,
+            turns=turn.squeeze(1) if qk.is_cuda else None,
         )
         out = layer.o(out.reshape(hidden.shape[0], -1))
         return out if layer.attn_post_norm is None else layer.attn_post_norm(out)
