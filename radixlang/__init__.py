@@ -190,6 +190,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'radixlang' has no attribute {name!r}")
@@ -199,4 +201,14 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """What the package offers; the modules it is made of are imported by their own names."""
+    return sorted({*__all__, *(name for name in globals() if name.endswith("__")), "__version__"})
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("radixlang")
+    except metadata.PackageNotFoundError:  # a checkout that is on the path, not installed
+        return "unknown"

@@ -89,6 +89,9 @@ def as_expr(value: Any) -> Expr:
 def gen(name: Any = None, type: Any = None, /, *, n: int = 1, **options: Any) -> Expr:
     """Generate text, or a value of a type, at this place of the program.
 
+        s += "The capital of Peru is" + gen("capital", stop=".", max_tokens=8)
+        s += "It has" + gen("millions", float, temperature=0) + " million people."
+
     Args:
         name: the variable the value is bound to; None binds nothing.
         type: int, float, bool, str, Literal, Enum, Union, list, tuple, dict, dataclass,
@@ -97,7 +100,8 @@ def gen(name: Any = None, type: Any = None, /, *, n: int = 1, **options: Any) ->
             values, and `s.choose(name, i)` goes on from one of them.
         regex, json_schema, grammar, choices, tools, constraint: one constraint on the text;
             finish, strict and whitespace are its options (see `radixlang.constraints`).
-        options: any field of SamplingParams; unset ones come from the run.
+        options: any field of SamplingParams: max_tokens, temperature, top_p, stop, seed, …
+            (`help(radixlang.SamplingParams)` has them all); unset ones come from the run.
 
     Raises:
         ParameterError: an unknown option, a value out of range, or two constraints at once.

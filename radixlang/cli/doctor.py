@@ -12,8 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+import radixlang
 from radixlang.cli.door import diagnose, find_model
-from radixlang.cli.main import version
 from radixlang.errors import RadixlangError
 from radixlang.report import bytes_text
 
@@ -58,7 +58,7 @@ def _print(checks: list[Check], num_missing: int) -> None:
 
 def _all_checks(args: argparse.Namespace) -> Iterator[Check]:
     yield _python()
-    yield Check("radixlang", "ok", f"{version()} in {Path(__file__).parent.parent}")
+    yield Check("radixlang", "ok", f"{radixlang.__version__} in {Path(__file__).parent.parent}")
     yield from _packages()
     yield _memory()
     if args.quick:

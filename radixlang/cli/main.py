@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+import radixlang
 from radixlang.errors import ModelError, ParameterError, ProgramError, RadixlangError
 
 DONE, FAILED, USAGE, NO_MODEL, INTERRUPTED = 0, 1, 2, 3, 130
@@ -84,23 +85,13 @@ def build_parser() -> argparse.ArgumentParser:
         prog="radixlang", description=_DESCRIPTION, epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("--version", action="version", version=f"radixlang {version()}")
+    parser.add_argument("--version", action="version", version=f"radixlang {radixlang.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     from radixlang.cli import options
 
     for name in COMMANDS:
         getattr(options, f"add_{name}")(commands)
     return parser
-
-
-def version() -> str:
-    """The installed version, or "unknown" in a bare checkout."""
-    from importlib import metadata
-
-    try:
-        return metadata.version("radixlang")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _report(error: RadixlangError, *, as_json: bool) -> int:
