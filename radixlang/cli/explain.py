@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from radixlang.cli.door import load_tokenizer
-from radixlang.cli.programs import load_program, settings
+from radixlang.cli.programs import load_program, own_errors, settings
 
 _FIGURES = ("program", "num_generations", "num_prompt_tokens", "num_shared_tokens",
             "num_unique_tokens", "num_generated_tokens", "peak_kv_tokens", "unshared_kv_tokens",
@@ -22,7 +22,8 @@ def run(args: argparse.Namespace) -> int:
     tokenizer = None
     if args.tokenizer is not None:
         tokenizer = load_tokenizer(None if args.tokenizer == "default" else args.tokenizer)
-    found = program.explain(tokenizer, **arguments)
+    with own_errors():
+        found = program.explain(tokenizer, **arguments)
     if args.svg:
         Path(args.svg).write_text(found.graph.to_svg(), encoding="utf-8")
     if args.json:

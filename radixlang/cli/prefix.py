@@ -14,7 +14,7 @@ from radixlang.cli.door import (
     save_token_prefix,
 )
 from radixlang.cli.home import home
-from radixlang.cli.programs import load_program, read_text, settings
+from radixlang.cli.programs import load_program, own_errors, read_text, settings
 from radixlang.errors import ParameterError
 from radixlang.graph import RoleBegin, RoleEnd, Text
 from radixlang.passes import constant_prefix
@@ -87,7 +87,8 @@ def _prefix_program(args: argparse.Namespace) -> Program:
         text = read_text(args.text[1:]) if args.text.startswith("@") else args.text
         return Program(lambda s: _say(s, [Text((text,))]), "prefix")
     program = load_program(args.program)
-    nodes = constant_prefix(program.trace(**settings(args.settings, program)))
+    with own_errors():
+        nodes = constant_prefix(program.trace(**settings(args.settings, program)))
     if not nodes:
         raise ParameterError(
             f"program {program.name!r} begins with an argument or a generation: nothing is the "

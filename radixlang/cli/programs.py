@@ -7,7 +7,8 @@ import importlib.util
 import json
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -56,12 +57,8 @@ def _imported(path: Path) -> ModuleType:
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    try:
+    with own_errors():
         spec.loader.exec_module(module)
-    except RadixlangError:
-        raise
-    except Exception as error:
-        raise _as_program_error(error) from error
     return module
 
 
@@ -136,9 +133,16 @@ def run_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_program(program: Program, runtime: Any, options: dict[str, Any]) -> State:
-    """Run once; an exception of the program's own Python becomes a ProgramError with its line."""
-    try:
+    """Run once; raises as `own_errors` says."""
+    with own_errors():
         return program.run(runtime=runtime, **options)
+
+
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """An exception of the program's own Python becomes a ProgramError with its line."""
+    try:
+        yield
     except RadixlangError:
         raise
     except Exception as error:
@@ -146,8 +150,17 @@ def run_program(program: Program, runtime: Any, options: dict[str, Any]) -> Stat
 
 
 def _as_program_error(error: Exception) -> ProgramError:
+    if isinstance(error, SyntaxError) and error.filename:  # its traceback ends in the importer
+        location, said = f"{error.filename}:{error.lineno}", error.msg
+    else:
+        location, said = _place_of(error), str(error)
+    if isinstance(error, KeyError) and error.args:  # whose text is the repr of its message
+        said = str(error.args[0])
+    return ProgramError(f"{location}: {type(error).__name__}: {said}", location=location)
+
+
+def _place_of(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     ours = str(Path(__file__).resolve().parents[1])
     place = next((f for f in reversed(frames) if not f.filename.startswith(ours)), frames[-1])
-    location = f"{place.filename}:{place.lineno}"
-    return ProgramError(f"{location}: {type(error).__name__}: {error}", location=location)
+    return f"{place.filename}:{place.lineno}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,11 @@ def ask(s, thing):
 def fail(s, thing):
     s += gen("answer")
     raise ValueError(f"no {thing}")
+
+@radixlang.function
+def typo(s):
+    s += "Is it? " + gen("answer")
+    return s["anser"]
 """
 
 
@@ -34,6 +40,7 @@ def fail(s, thing):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "ask.radix").write_text(TEMPLATE)
     (tmp_path / "programs.py").write_text(PROGRAM)
+    (tmp_path / "broken.py").write_text("import radixlang\nx = (\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RADIXLANG_HOME", str(tmp_path / "home"))
     return tmp_path
@@ -115,6 +122,9 @@ def test_prefixes_can_be_listed_before_there_are_any(
         (["run", "ask.radix", "--seed", "one"], 2, "radixlang run --help"),
         (["run", "ask.radix", "more.radix"], 2, "takes no 'more.radix'"),
         (["rn"], 2, "choose from"),
+        (["explain", "programs.py:typo"], 1, "programs.py:16: KeyError: no variable 'anser'"),
+        (["prefix", "build", "x", "--program", "programs.py:typo"], 1, "programs.py:16"),
+        (["run", "broken.py"], 1, "broken.py:2: SyntaxError"),
         (["prefix", "drop"], 2, "NAME"),
         (["tree"], 2, "no run has left a tree"),
         (["tree", "--seed", "0"], 2, "--seed goes with FILE"),
@@ -179,6 +189,20 @@ def test_a_damaged_record_says_so(folder: Path, capsys: pytest.CaptureFixture[st
     (folder / "home" / "last_run.json").write_text("{")
     assert main(["tree"]) == 2
     assert "the next run writes it anew" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_it_with_a_word_and_130(folder: Path) -> None:
+    (folder / "waits.py").write_text(
+        "import sys, time, radixlang\n@radixlang.function\ndef wait(s):\n"
+        "    s += 'x'\n    print('started', file=sys.stderr, flush=True)\n    time.sleep(60)\n"
+    )
+    command = [sys.executable, "-m", "radixlang", "run", "waits.py", "--model", "fake"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        assert running.stderr.readline() == "started\n"
+        running.send_signal(signal.SIGINT)
+        assert running.stderr.read() == "radixlang: interrupted\n"
+        assert running.wait(timeout=30) == 130
 
 
 def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
