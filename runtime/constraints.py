@@ -74,6 +74,10 @@ class CompiledConstraint:
         if self._lowered.check is not None:
             self._lowered.check(text)
 
+    def match(self, text: str) -> Match:
+        """What the constraint says of a finished text."""
+        return match_text(self.spec, text)
+
     def tree(self, text: str) -> Any:
         """lark's parse tree of a finished text, None where the constraint is no grammar."""
         return self._lowered.tree(text) if self._lowered.tree is not None else None

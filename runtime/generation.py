@@ -110,6 +110,8 @@ class GenerateJob(Job):
         row = SamplingRow(params, self.seed, self.num_generated, bitmask=self._mask())
         if self.num_generated < params.min_tokens:
             row.held_back = (*self._end_ids, *params.stop_token_ids)
+        elif params.ignore_eos and self.matcher is not None:
+            row.held_back = self.limits.end_ids  # its masks would let them end the text
         if row.has_penalty:
             row.prompt_ids = sequence.tokens[: sequence.num_prompt]
             row.generated_ids = sequence.tokens[sequence.num_prompt :]
@@ -252,8 +254,7 @@ class GenerateJob(Job):
         self.ended = (reason, stop_reason)
         if self.matcher is None or self.constraint is None:
             return
-        if self.matcher.is_complete:
-            self.constraint.check(self.tracker.final_text)
+        if self._is_satisfied():
             return
         if self.constraint.finish == "close" and reason == "length":
             self._closing = self.matcher.close()
@@ -264,6 +265,19 @@ class GenerateJob(Job):
             f"{self.limits.max_tokens}, or allow shorter values",
             partial=self.tracker.text,
         )
+
+    def _is_satisfied(self) -> bool:
+        """Whether the text that is kept satisfies the constraint.
+
+        A stop string may begin in the middle of a token, so the text before it is matched anew.
+        """
+        assert self.matcher is not None
+        assert self.constraint is not None
+        if self.tracker.stop is not None:
+            return bool(self.constraint.match(self.tracker.final_text))
+        if self.matcher.is_complete:
+            self.constraint.check(self.tracker.final_text)
+        return bool(self.matcher.is_complete)
 
     def _mask(self) -> NDArray[np.int32] | None:
         if self.matcher is None:
