@@ -31,6 +31,8 @@ class GraphPlan:
     padded with slot -1 and position 0.
     """
 
+    backend = "triton"
+
     def __init__(
         self,
         like: AttentionPlan,

@@ -15,8 +15,10 @@ from torch import Tensor
 
 from radixlang.kernels.plan import AttentionPlan, TreeBatch, plan_attention
 from radixlang.kernels.reference import path_of
+from radixlang.runtime.decode_graph import DecodeGraphs
 from radixlang.runtime.lease import Lease
 from radixlang.runtime.memory import Memory
+from radixlang.runtime.models.decoder import Decoder
 from radixlang.runtime.models.model import CausalModel
 from radixlang.runtime.pool import Slots
 from radixlang.runtime.radix import RadixNode
@@ -113,6 +115,7 @@ class ModelRunner:
         self._planned: list[tuple[Sequence, RadixNode]] = []
         self._layout = -1
         self.num_plans = 0
+        self._graphs: DecodeGraphs | None = None
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> Output:
@@ -124,7 +127,7 @@ class ModelRunner:
             )
             input_ids = torch.from_numpy(ids.astype(np.int64)).to(self.model.device)
         with self._profile.part("model"):
-            hidden = self.model.forward(input_ids, plan.positions, plan, self._memory.cache)
+            hidden = self._forward(input_ids, plan)
             finite = hidden.float().sum(dim=1).isfinite()
             all_finite = bool(finite.all())
         counts = [num_new for _, num_new in batch]
@@ -134,6 +137,16 @@ class ModelRunner:
         rows = finite.tolist()
         good = [all(rows[at : at + n]) for at, n in zip(offsets, counts, strict=True)]
         return Output(hidden, offsets, good)
+
+    def _forward(self, input_ids: Tensor, plan: AttentionPlan) -> Tensor:
+        model, cache = self.model, self._memory.cache
+        if model.device.type == "cuda" and isinstance(model, Decoder):
+            if self._graphs is None or self._graphs.model is not model:
+                self._graphs = DecodeGraphs(model, cache)
+            hidden = self._graphs.run(input_ids, plan)
+            if hidden is not None:
+                return hidden
+        return model.forward(input_ids, plan.positions, plan, cache)
 
     def forget_plan(self) -> None:
         """Build the next plan anew (slots of a leased node have moved)."""

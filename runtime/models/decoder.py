@@ -163,7 +163,8 @@ class Decoder:
         qk, v = qkv[:, :num_turned], qkv[:, num_turned:]
         if layer.qk_gain is not None:
             qk = self._head_norm(qk) * layer.qk_gain
-        if not qk.is_cuda:  # on a GPU the launch that stores the keys turns them
+        fused = plan.backend == "triton"  # the launch that stores the keys turns them
+        if not fused:
             qk = rotate(qk, turn)
         out = attend(
             qk[:, : config.num_heads],
@@ -174,7 +175,7 @@ class Decoder:
             scale=config.attention_scale,
             window=config.windows[index],
             soft_cap=config.attention_soft_cap,
-            turns=turn.squeeze(1) if qk.is_cuda else None,
+            turns=turn.squeeze(1) if fused else None,
         )
         out = layer.o(out.reshape(hidden.shape[0], -1))
         return out if layer.attn_post_norm is None else layer.attn_post_norm(out)

@@ -1,0 +1,137 @@
+"""Decode through static buffers: a graph that only runs its callable again stands in for CUDA's.
+
+Between replays nothing reaches that callable but what is in the buffers, which stay where they
+were; so equality with eager steps shows that all a real graph needs is in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from radixlang.kernels.attention import attend
+from radixlang.kernels.batch import TreeBatch
+from radixlang.kernels.forests import level_forest
+from radixlang.kernels.graph_plan import GraphPlan
+from radixlang.kernels.plan import AttentionPlan, plan_attention
+from radixlang.runtime.decode_graph import DecodeGraphs
+from radixlang.runtime.kv_cache import KVCache
+
+HEADS, KV_HEADS, DIM = 4, 2, 16
+
+
+class TinyModel:
+    """Two layers of attention, one of them windowed, over embedded tokens."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.table = torch.randn(50, HEADS + 2 * KV_HEADS, DIM, generator=generator)
+        self.addresses: set[tuple[int, ...]] = set()
+
+    def forward(self, input_ids: Tensor, positions: Tensor, plan: object, kv: KVCache) -> Tensor:
+        x = self.table[input_ids] + torch.sin(positions.float())[:, None, None]
+        if isinstance(plan, GraphPlan):
+            views = plan.device_plan(None, 4).views.values()
+            read = (input_ids, positions, plan.new_slots, *views)
+            self.addresses.add(tuple(tensor.data_ptr() for tensor in read))
+        for layer, window in ((0, None), (1, 6)):
+            q, k, v = x.split((HEADS, KV_HEADS, KV_HEADS), dim=1)
+            out = attend(q, k, v, kv[layer], plan, scale=0.25, window=window)  # type: ignore[arg-type]
+            x = torch.cat((q + out, k, v), dim=1)
+        return x.flatten(1)
+
+
+def capture(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """Warm up, then replay by running again into the tensor of the first run."""
+    out = run()
+
+    def replay() -> Tensor:
+        return out.copy_(run())
+
+    return replay
+
+
+def plan_of(batch: TreeBatch) -> AttentionPlan:
+    return plan_attention(
+        batch, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, backend="triton"
+    )
+
+
+def caches(num_slots: int) -> tuple[KVCache, KVCache]:
+    """Two caches of the same random content."""
+    pair = tuple(KVCache(num_slots, 2, KV_HEADS, DIM) for _ in range(2))
+    for layer in range(2):
+        for name in ("k", "v"):
+            values = torch.randn(num_slots, KV_HEADS, DIM)
+            for cache in pair:
+                getattr(cache[layer], name).copy_(values)
+    return pair[0], pair[1]
+
+
+def same_caches(first: KVCache, second: KVCache) -> bool:
+    return all(
+        torch.equal(getattr(first[layer], name), getattr(second[layer], name))
+        for layer in range(2)
+        for name in ("k", "v")
+    )
+
+
+def eager(model: TinyModel, cache: KVCache, ids: Tensor, plan: AttentionPlan) -> Tensor:
+    return model.forward(ids, plan.positions, plan, cache)
+
+
+@pytest.mark.parametrize("branches", [3, 4])  # one padded row, and none
+def test_replayed_steps_equal_eager_ones(branches: int) -> None:
+    batch = level_forest((1, branches), (30, 5))
+    num_slots = 30 + branches * 5
+    model, (mine, theirs) = TinyModel(), caches(num_slots + 8 * branches)
+    graphs = DecodeGraphs(model, mine, capture)  # type: ignore[arg-type]
+    plan, plain = plan_of(batch), plan_of(batch)
+    for step in range(4):
+        ids = torch.arange(branches) + 3 * step
+        out = graphs.run(ids, plan)
+        assert out is not None
+        torch.testing.assert_close(out, eager(model, theirs, ids, plain), rtol=0, atol=1e-6)
+        slots = num_slots + branches * step + np.arange(branches, dtype=np.int32)
+        plan.advance(slots)
+        plain.advance(slots)
+    assert graphs.captures == 1
+    assert len(model.addresses) == 1  # every run read the same buffers
+    assert same_caches(mine, theirs)  # padding has written nothing
+
+
+def test_batches_of_one_bucket_share_a_graph_and_others_do_not() -> None:
+    model, (mine, theirs) = TinyModel(), caches(100)
+    graphs = DecodeGraphs(model, mine, capture)  # type: ignore[arg-type]
+    for branches, captures in ((4, 1), (3, 1), (2, 2), (4, 2)):
+        plan = plan_of(level_forest((1, branches), (20, 4)))
+        ids = torch.arange(branches)
+        out = graphs.run(ids, plan)
+        assert out is not None
+        torch.testing.assert_close(out, eager(model, theirs, ids, plan), rtol=0, atol=1e-6)
+        assert graphs.captures == captures
+
+
+def test_new_tokens_beyond_one_a_branch_run_eagerly() -> None:
+    graphs = DecodeGraphs(TinyModel(), caches(100)[0], capture)  # type: ignore[arg-type]
+    plan = plan_of(level_forest((1, 2), (20, 4), num_queries=3))
+    assert graphs.run(torch.arange(6), plan) is None
+    assert graphs.captures == 0
+
+
+def test_a_step_too_large_for_its_buffers_runs_eagerly_and_is_captured_anew() -> None:
+    model, (mine, theirs) = TinyModel(), caches(1200)
+    graphs = DecodeGraphs(model, mine, capture)  # type: ignore[arg-type]
+    small, large = (plan_of(level_forest((1, 2), lengths)) for lengths in ((20, 4), (400, 40)))
+    ids = torch.arange(2)
+    assert graphs.run(ids, small) is not None
+    eager(model, theirs, ids, small)
+    assert graphs.run(ids, large) is None
+    out = graphs.run(ids, large)
+    assert out is not None
+    torch.testing.assert_close(out, eager(model, theirs, ids, large), rtol=0, atol=1e-6)
+    assert graphs.captures == 2
