@@ -1,25 +1,28 @@
-"""Counts by page of who owns its slots, and so how many pages eviction could free."""
+"""Which pages are level: all of their owned slots idle. Counted as slots change hands.
+
+Counts are lists of integers: a change touches a few pages, and numpy's calls would cost more.
+"""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator
 
 from radixlang.runtime.slot_runs import Run, Slots, runs_of
 
 
 class PageTally:
-    """Owned slots and idle (cached, unleased) slots of every page, with a running total.
+    """Slots by page that are owned, those of them that are busy (not idle), and a running total.
 
-    A page is level when all of its owned slots are idle, be there any or none: level pages are
-    those that are free or could be evicted. With pages of one slot only the total is kept.
+    A page without a busy slot is level: it is free or could be evicted. With pages of one slot
+    only the total is kept.
     """
 
     def __init__(self, num_pages: int, page_size: int) -> None:
         self._page_size = page_size
         self.num_level_pages = num_pages
         num_counted = num_pages if page_size > 1 else 0
-        self._owned = np.zeros(num_counted, np.int32)
-        self._idle = np.zeros(num_counted, np.int32)
+        self._owned = [0] * num_counted
+        self._busy = [0] * num_counted
 
     def mark_idle(self, slots: Slots, sign: int) -> None:
         """Distinct owned slots, in any order, become idle (+1) or cease to be (-1)."""
@@ -27,36 +30,50 @@ class PageTally:
             self.num_level_pages += sign * len(slots)
         else:
             for run in runs_of(slots):
-                self._add(self._idle, run, sign)
+                self._add_busy(run, -sign)
 
     def take(self, run: Run) -> None:
-        """The slots of the run are owned from now on."""
+        """The slots of the run are owned from now on, and busy."""
         if self._page_size == 1:
             self.num_level_pages -= run[1] - run[0]
         else:
-            self._add(self._owned, run, 1)
+            for page, count in self._parts(run):
+                self._owned[page] += count
+            self._add_busy(run, +1)
 
-    def give(self, run: Run) -> Run:
-        """The slots of the run are free from now on; returns the run of pages left free."""
+    def give(self, run: Run, *, idle: bool = False) -> Run:
+        """The slots of the run are free from now on; returns the run of pages left free.
+
+        They were busy, or (`idle`) they were not: then level pages stay level.
+        """
         if self._page_size == 1:
-            self.num_level_pages += run[1] - run[0]
+            self.num_level_pages += 0 if idle else run[1] - run[0]
             return run
-        self._add(self._owned, run, -1)
+        owned = self._owned
+        for page, count in self._parts(run):
+            owned[page] -= count
+        if not idle:
+            self._add_busy(run, -1)
         first, last = run[0] // self._page_size, (run[1] - 1) // self._page_size
-        if self._owned[first]:
+        if owned[first]:
             first += 1
-        if last >= first and self._owned[last]:
+        if last >= first and owned[last]:
             last -= 1
         return first, last + 1
 
-    def _add(self, counts: Slots, run: Run, sign: int) -> None:
-        """Add the run's slots, with a sign, to a count of its pages, and recount the level ones."""
+    def _add_busy(self, run: Run, sign: int) -> None:
+        busy = self._busy
+        for page, count in self._parts(run):
+            before = busy[page]
+            busy[page] = after = before + sign * count
+            self.num_level_pages += (after == 0) - (before == 0)
+
+    def _parts(self, run: Run) -> Iterator[tuple[int, int]]:
+        """The pages of a run, and how many of its slots lie in each."""
         start, stop = run
-        first, last = start // self._page_size, (stop - 1) // self._page_size
-        pages = slice(first, last + 1)
-        before = np.count_nonzero(self._owned[pages] == self._idle[pages])
-        counts[pages] += sign * self._page_size
-        counts[first] -= sign * (start - first * self._page_size)
-        counts[last] -= sign * ((last + 1) * self._page_size - stop)
-        after = np.count_nonzero(self._owned[pages] == self._idle[pages])
-        self.num_level_pages += int(after - before)
+        size = self._page_size
+        page = start // size
+        while start < stop:
+            end = min((page + 1) * size, stop)
+            yield page, end - start
+            start, page = end, page + 1

@@ -119,10 +119,11 @@ class PagePool:
         room = self._room_behind(after_slot, num_tokens)
         return -(-(num_tokens - room) // self.page_size)
 
-    def release(self, slots: Slots) -> None:
+    def release(self, slots: Slots, *, idle: bool = False) -> None:
         """Give slots up; pages without an owned slot become free.
 
-        While a step is in flight, the slots stay taken until it has ended.
+        While a step is in flight, the slots stay taken until it has ended. `idle` slots are those
+        that `mark_idle` has counted: they are given up as they are.
 
         Raises:
             OwnershipError: a slot is free already, or is named twice; nothing was changed.
@@ -132,11 +133,13 @@ class PagePool:
         runs = runs_of(slots)
         self._check_owned(slots, runs)
         if self._num_steps_in_flight:
+            if idle:
+                self._tally.mark_idle(slots, -1)  # until then nothing is gained by evicting them
             for start, stop in runs:
                 self._state[start:stop] = DEFERRED
             self._deferred.append(np.array(slots, np.int32))
         else:
-            self._release_now(runs)
+            self._release_now(runs, idle=idle)
 
     @contextmanager
     def step_in_flight(self) -> Iterator[None]:
@@ -225,9 +228,9 @@ class PagePool:
             f"{f' (last holder: {last})' if last else ''}; each is released once, by its owner"
         )
 
-    def _release_now(self, runs: list[tuple[int, int]]) -> None:
+    def _release_now(self, runs: list[tuple[int, int]], *, idle: bool = False) -> None:
         for start, stop in runs:
             self._state[start:stop] = FREE
-            first, last = self._tally.give((start, stop))
+            first, last = self._tally.give((start, stop), idle=idle)
             if first < last:
                 self._free.give(first, last - first)

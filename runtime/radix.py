@@ -271,9 +271,7 @@ class RadixTree(RadixShape):
         """
         self._queue_of(node).discard(node)
         is_idle = node.num_leases == 0
-        if is_idle:
-            self._pool_of(node).mark_idle(node.slots, -1)
-        self._pool_of(node).release(node.slots)
+        self._pool_of(node).release(node.slots, idle=is_idle)
         node.slots, node.quantized = np.array(slots, np.int32), quantized
         if is_idle:
             self._pool_of(node).mark_idle(node.slots, +1)
@@ -360,9 +358,7 @@ class RadixTree(RadixShape):
             self.retired.discard(root.namespace)
 
     def _forget(self, node: RadixNode, slots: Slots) -> None:
-        pool = self._pool_of(node)
-        pool.mark_idle(slots, -1)
-        pool.release(slots)
+        self._pool_of(node).release(slots, idle=True)
         self._queue_of(node).on_forget(node, len(slots))
         self.num_cached_tokens -= len(slots)
         self.num_evicted_tokens += len(slots)
