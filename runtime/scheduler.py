@@ -28,6 +28,7 @@ from radixlang.runtime.stats import Counters
 from radixlang.runtime.waiting import WaitingQueue
 
 TAIL_RESERVE = 64  # slots that a decoding sequence takes ahead, so that its tail is contiguous
+MAX_AHEAD_SHARE = 1 / 256  # of the pool: the most that is evicted before it is needed
 GROWTH_ROOM = 16  # tokens that each running sequence should be able to grow before others join
 
 
@@ -67,6 +68,9 @@ class Scheduler:
         self._yield_lease = yield_lease
         self._fail = fail
         self._num_arrivals = 0
+        pool = memory.pool
+        most = min(TAIL_RESERVE // pool.page_size, int(pool.num_pages * MAX_AHEAD_SHARE))
+        self._pages_ahead = max(1, most)
 
     @property
     def is_idle(self) -> bool:
@@ -168,11 +172,25 @@ class Scheduler:
                 return True
 
     def _relieve(self, num_pages: int, sequence: Sequence, batch: dict[Sequence, int]) -> bool:
-        """Find free pages without stopping anybody; True when there are some more now."""
-        for other in self.running:
-            if other is not sequence and self.memory.trim(other, batch.get(other, 0)):
-                return True
-        return self._evict(num_pages)
+        """Find free pages without stopping anybody; True when there are some more now.
+
+        A little more than is needed is evicted at once, for the next steps; that much others
+        may keep ahead until the last.
+        """
+        ahead = self._pages_ahead
+        return (
+            self._trim(sequence, batch, keep=ahead * self.memory.pool.page_size)
+            or self._evict(max(num_pages, ahead))
+            or self._trim(sequence, batch, keep=0)
+        )
+
+    def _trim(self, sequence: Sequence, batch: dict[Sequence, int], keep: int) -> bool:
+        """Take from one of the others what it has reserved ahead beyond `keep` tokens."""
+        return any(
+            self.memory.trim(other, batch.get(other, 0) + keep)
+            for other in self.running
+            if other is not sequence
+        )
 
     def _evict(self, num_pages: int) -> bool:
         while not self.memory.free(num_pages):
