@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.constraint_grammars import fuzz_row, grammar_row, walk_row
 from benchmarks.constraint_repository import repository_row
 from benchmarks.constraint_schemas import DATA, MASKBENCH, SUITE, Verdicts, mask_bench, suite
-from benchmarks.constraint_speed import fork_row, generation_rows, mask_rows
+from benchmarks.constraint_speed import engine_row, fork_row, generation_rows, mask_rows
 
 RATCHET = Path(__file__).parent / "constraints_ratchet.json"
 Row = tuple[str, str, str]  # name, goal, measured
@@ -81,6 +81,7 @@ def main() -> int:
         "suite": lambda: suite_rows(found),
         "maskbench": lambda: mask_bench_rows(found),
         "mask": mask_rows,
+        "engine": engine_row,
         "fork": fork_row,
         "grammars": grammar_row,
         "repository": lambda: repository_row(options.grammars),

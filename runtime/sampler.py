@@ -171,9 +171,9 @@ def _apply_masks(logits: Tensor, rows: list[SamplingRow]) -> None:
     masked = [i for i, row in enumerate(rows) if row.bitmask is not None]
     if not masked:
         return
-    packed = np.stack([row.bitmask for row in rows if row.bitmask is not None]).view(np.uint8)
-    allowed = np.unpackbits(packed, axis=1, bitorder="little", count=logits.shape[1])
-    banned = torch.from_numpy(allowed == 0).to(logits.device)
+    packed = ~np.stack([row.bitmask for row in rows if row.bitmask is not None]).view(np.uint8)
+    bits = np.unpackbits(packed, axis=1, bitorder="little", count=logits.shape[1])
+    banned = torch.from_numpy(bits.view(np.bool_)).to(logits.device)
     if len(masked) == len(rows):
         logits.masked_fill_(banned, -torch.inf)
     else:
