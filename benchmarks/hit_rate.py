@@ -12,6 +12,9 @@ ahead        lookahead eviction in the order of arrival, next uses known as a tr
 optimum      Belady's choice in the same order: of all that is not in use, the tokens needed
              farthest in the future go. No policy does better in that order
 df+lru       LRU, in the depth-first order of the waiting queue
+df 8         the same with up to 8 requests running at once (`--running`), each holding its path
+             and the room for its output from its admission to its end, a step a token; one that
+             does not fit waits
 bound        no eviction at all: what any order could reach at best
 """
 
@@ -26,7 +29,8 @@ from typing import Any
 import numpy as np
 
 from radixlang.runtime.eviction import NEVER
-from radixlang.runtime.pool import PagePool
+from radixlang.runtime.lease import Lease
+from radixlang.runtime.pool import PagePool, Slots
 from radixlang.runtime.radix import Namespace, RadixTree
 from radixlang.runtime.waiting import WaitingQueue
 
@@ -57,18 +61,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="name of one workload")
+    parser.add_argument("--running", type=int, default=8)
     args = parser.parse_args()
     print(f"{'workload':<25}{'calls':>6}{'unique':>9}{'KV':>7}", end="")
-    for title in ("lru", "slru", "ahead", "optimum", "ahead/opt", "df+lru", "bound", "df/bound"):
+    many = f"df {args.running}"
+    for title in ("lru", "slru", "ahead", "optimum", "ahead/opt", "df+lru", many, "bound",
+                  "df/bound", f"{many}/b"):  # fmt: skip
         print(f"{title:>10}", end="")
     print()
     for make in MAKERS:
         workload = make(np.random.default_rng(args.seed))
         if args.only in (None, workload.name):
-            report(workload)
+            report(workload, args.running)
 
 
-def report(workload: Workload) -> None:
+def report(workload: Workload, num_running: int) -> None:
     forest = Forest(workload.requests)
     longest = max(len(request.tokens) for request in workload.requests)
     arrival = arrival_order(workload.requests)
@@ -80,12 +87,15 @@ def report(workload: Workload) -> None:
             for policy in ("lru", "slru", "lookahead")
         }
         best = optimum(forest, arrival, capacity)
-        depth_first = Run(workload, forest, capacity, "lru").serve_depth_first()
+        depth_first, together = (
+            Run(workload, forest, capacity, "lru").serve_depth_first(count)
+            for count in (1, num_running)
+        )
         name = workload.name + (" (static)" if workload.is_static else "")
         print(f"{name:<25}{len(workload.requests):>6}{forest.num_tokens:>9,}{share:>6}×", end="")
         for value in (
             *rates.values(), best, rates["lookahead"] / best,
-            depth_first, bound, depth_first / bound,
+            depth_first, together, bound, depth_first / bound, together / bound,
         ):  # fmt: skip
             print(f"{value:>9.1%} ", end="")
         print()
@@ -111,22 +121,52 @@ class Run:
             self.one(number, step)
         return self.hits / self.total
 
-    def serve_depth_first(self) -> float:
+    def serve_depth_first(self, num_running: int) -> float:
         queue = WaitingQueue("depth_first")
+        running: list[tuple[int, int, Lease, Slots]] = []  # (step of its end, number, path, room)
+        now = 0
         waiting: Any
         for number in at_once(self.requests):
             queue.push(Waiting(number, self.requests[number].prompt, number))  # type: ignore[arg-type]
         missing = {i: set(request.after) for i, request in enumerate(self.requests)}
         followers = followers_of(self.requests)
         num_arrived = len(self.requests)
-        while (waiting := queue.pop()) is not None:
-            self.one(waiting.number, 0)
-            for number in followers[waiting.number]:
-                missing[number].discard(waiting.number)
+        while len(queue) or running:
+            while len(running) < num_running and (waiting := queue.pop()) is not None:
+                if (begun := self.begin(waiting.number)) is None:
+                    queue.push_front(waiting)
+                    break
+                end = now + len(self.requests[waiting.number].output)
+                heapq.heappush(running, (end, waiting.number, *begun))
+            now, ended, *held = heapq.heappop(running)
+            self.end(ended, *held)
+            for number in followers[ended]:
+                missing[number].discard(ended)
                 if not missing[number]:
                     num_arrived += 1
                     queue.push(Waiting(number, self.requests[number].prompt, num_arrived))  # type: ignore[arg-type]
         return self.hits / self.total
+
+    def begin(self, number: int) -> tuple[Lease, Slots] | None:
+        """Match, make room for all of a request, insert its prompt; None where it does not fit."""
+        tree, request = self.tree, self.requests[number]
+        match = tree.match("", request.prompt[:-1])
+        lease = tree.lease(match.node)
+        rest = request.prompt[match.length :]
+        num_needed = len(rest) + len(request.output)
+        if num_needed > tree.pool.num_free_pages + tree.num_evictable_pages:
+            lease.release()
+            return None
+        self.hits += match.length
+        self.total += len(request.prompt)
+        tree.evict(num_needed - tree.pool.num_free_pages)
+        lease.move(tree.insert(match.node, rest, tree.pool.alloc(len(rest))).node)
+        return lease, tree.pool.alloc(len(request.output))
+
+    def end(self, number: int, lease: Lease, slots: Slots) -> None:
+        """Insert what was generated, and let go."""
+        lease.move(self.tree.insert(lease.node, self.requests[number].output, slots).node)
+        lease.release()
 
     def one(self, number: int, step: int) -> None:
         """Match, make room, insert: a request as the engine serves it."""

@@ -15,10 +15,11 @@ from collections import deque
 from collections.abc import Callable
 
 from radixlang.errors import ParameterError
-from radixlang.runtime.radix_node import num_common_tokens
+from radixlang.runtime.radix_node import TOKEN_BYTES, num_common_tokens
 from radixlang.runtime.sequence import Sequence
 
 Key = tuple[bytes, int]
+NUM_RECENT = 16  # served keys that a later one may join while their tokens are in the cache
 MAX_DISPLACEMENT = 256  # how many later arrivals may be served before a waiting sequence
 
 
@@ -26,6 +27,7 @@ def depth_first(sequence: Sequence) -> Key:
     """Order by adapter, weights and tokens: siblings are neighbours."""
     space = sequence.namespace
     head = f"{space.adapter}\0{space.weights_version}\0".encode()
+    head += bytes(-len(head) % TOKEN_BYTES)  # so that keys compare token by token
     return head + sequence.tokens.astype(">i4").tobytes(), sequence.arrival
 
 
@@ -47,6 +49,7 @@ class _TenantQueue:
         self._key_by_sequence: dict[Sequence, Key] = {}
         self._by_age: deque[tuple[int, Sequence]] = deque()  # (due at that many pops, sequence)
         self._cursor: Key = (b"", -1)
+        self._served: deque[Key] = deque(maxlen=NUM_RECENT)
         self._num_pops = 0
         self.num_served_tokens = 0
 
@@ -69,6 +72,7 @@ class _TenantQueue:
             sequence = oldest
         else:
             self._cursor = self._nearest()
+            self._served.append(self._cursor)
             sequence = self._by_key[self._cursor]
         self._num_pops += 1
         self.num_served_tokens += sequence.num_tokens
@@ -76,17 +80,20 @@ class _TenantQueue:
         return sequence
 
     def _nearest(self) -> Key:
-        """The next key of the sweep; the one just passed where more of it is in the cache.
+        """The next key of the sweep, or one beside a key just served that shares more with it.
 
-        A request that arrives behind the cursor while its siblings run would else wait for the
-        next sweep, when what it shares with them may be gone.
+        A request that arrives behind the cursor while its siblings run, or when they have ended,
+        would else wait for the next sweep, when what it shares with them may be gone.
         """
-        place = bisect_left(self._keys, self._cursor)
-        ahead = self._keys[place % len(self._keys)]
-        behind = self._keys[place - 1] if place else ahead
-        served = self._cursor[0]
-        near = num_common_tokens(served, behind[0]) > num_common_tokens(served, ahead[0])
-        return behind if near else ahead
+        keys = self._keys
+        best = keys[bisect_left(keys, self._cursor) % len(keys)]
+        most = num_common_tokens(self._cursor[0], best[0])
+        for served in self._served:
+            place = bisect_left(keys, served)
+            for key in keys[max(0, place - 1) : place + 1]:
+                if (num := num_common_tokens(served[0], key[0])) > most:
+                    best, most = key, num
+        return best
 
     def remove(self, sequence: Sequence) -> bool:
         key = self._key_by_sequence.pop(sequence, None)

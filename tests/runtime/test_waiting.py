@@ -37,6 +37,17 @@ def test_siblings_are_served_together() -> None:
     assert len([1 for a, b in itertools.pairwise(stems) if a != b]) == 2
 
 
+def test_a_late_sibling_joins_those_served_a_while_ago() -> None:
+    """Several run at once: when the last of one group ends, the next group has begun."""
+    queue = WaitingQueue()
+    first, second, third = ([[stem, 7, 7, leaf] for leaf in range(4)] for stem in (1, 2, 3))
+    for tokens in (*first, *second, *third):
+        queue.push(sequence(tokens))
+    assert [int(queue.pop().tokens[0]) for _ in range(6)] == [1, 1, 1, 1, 2, 2]  # type: ignore[union-attr]
+    queue.push(sequence([1, 7, 7, 0, 9]))
+    assert [int(each.tokens[0]) for each in drain(queue)] == [1, 2, 2, 3, 3, 3, 3]
+
+
 def test_order_of_tokens_is_that_of_the_tree_beyond_one_byte() -> None:
     queue = WaitingQueue()
     for stem in (300, 2, 70_000, 300, 2, 70_000):
