@@ -182,7 +182,7 @@ class Branches:
             state.namespace,
             prompt,
             first_logit=len(prompt) - num_rows,
-            holder=f"generation on {state.name}",
+            holder=job.holder,
         )
         job.begin(sequence)
         return job

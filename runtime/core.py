@@ -65,8 +65,11 @@ class EngineCore:
         self.debug = debug
         self.violations: list[Violation] = []
         self.pins = ProgramPins(memory.tree, max_pinned_tokens)
+        compactor = Compactor(memory.tree, memory.cache, max_tokens=4096) if compaction else None
+        if compactor is not None:
+            memory.events.count("compact", lambda: compactor.num_moved_tokens)
         self.upkeep = Upkeep(
-            Compactor(memory.tree, memory.cache, max_tokens=4096) if compaction else None,
+            compactor,
             memory.cold,
             lambda: self.watch.audit(),
             lambda: memory.tree.num_cached_tokens,
@@ -218,6 +221,7 @@ class EngineCore:
     def _finish_round(self) -> None:
         """Publish statistics, then let callers know."""
         self.publish()
+        self.memory.events.deliver()
         outbox, self._outbox = self._outbox, []
         with self.profile.part("text"):
             for deliver in outbox:
@@ -290,6 +294,7 @@ class EngineCore:
         for sequence in list(job.sequences):
             self.scheduler.remove(sequence)
         state = job.branch
+        self.memory.events.add("finish", job.num_generated, job.holder)
         state.family.found(job.num_cached)
         job.finish(self.memory, self.later)
         for sequence in list(job.sequences):
@@ -319,6 +324,7 @@ class EngineCore:
         job, state.job = state.job, None
         if job is not None:
             self.counters.num_failed_requests += 1
+            self.memory.events.add("fail", job.num_generated, job.holder)
             for sequence in list(job.sequences):
                 self.scheduler.remove(sequence)
                 self.memory.detach(sequence)

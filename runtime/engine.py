@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,6 +21,7 @@ from radixlang.runtime.branch import BranchState, EngineBranch, next_name
 from radixlang.runtime.branches import Branches, Serving
 from radixlang.runtime.cold import ColdTier
 from radixlang.runtime.core import EngineCore
+from radixlang.runtime.events import Listener
 from radixlang.runtime.keyed_random import SeedSource
 from radixlang.runtime.memory import Memory
 from radixlang.runtime.models.loader import load_model
@@ -253,6 +254,16 @@ class Runtime:
         self._loaded = model
 
     # ---- looking inside
+
+    def on_event(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener(event)` for everything that happens from now on, see `Event`.
+
+        It is called on the engine's thread between two steps: it must be quick, and must not
+        wait for anything of this runtime. Returns a function that ends it.
+        """
+        events = self.core.memory.events
+        self.core.call(lambda: events.listen(listener))
+        return lambda: self.core.call(lambda: events.leave(listener))
 
     def stats(self) -> RuntimeStats:
         """Statistics since the last reset, as of the last step. Never blocks."""

@@ -34,6 +34,17 @@ class Job:
         self.num_computed = 0
 
     @property
+    def holder(self) -> str:
+        """What the leak scanner and events call its sequences."""
+        kind = "generation" if self.samples else "scoring"
+        return f"{kind} on {self.branch.name}"
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens generated so far."""
+        return 0
+
+    @property
     def is_ready(self) -> bool:
         """True when the future can be resolved without another step."""
         raise NotImplementedError

@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from radixlang.runtime.cold import ColdTier
+from radixlang.runtime.events import Events
 from radixlang.runtime.kv_cache import KVCache
 from radixlang.runtime.pool import NO_SLOTS, PagePool
 from radixlang.runtime.radix import RadixNode, RadixTree
@@ -72,6 +73,10 @@ class Memory:
         self.cache = cache
         self.cold = cold
         self.ends = PromptEnds()
+        self.events = Events()
+        self.events.count("evict", lambda: tree.num_evicted_tokens)
+        if cold is not None:
+            self.events.count("quantize", lambda: cold.num_quantized_tokens)
         self._counters = counters
 
     def attach(self, sequence: Sequence) -> None:
@@ -153,7 +158,9 @@ class Memory:
         assert sequence.lease is not None
         tokens, slots = sequence.tokens[start:end], sequence.tail[:num]
         sequence.tail = sequence.tail[num:]
-        sequence.lease.move(self.tree.insert(sequence.node, tokens, slots).node)
+        inserted = self.tree.insert(sequence.node, tokens, slots)
+        sequence.lease.move(inserted.node)
+        self.events.add("insert", inserted.num_inserted, sequence.holder)
 
     def trim(self, sequence: Sequence, num_new: int = 0) -> int:
         """Give back slots reserved beyond the next num_new tokens; returns how many."""

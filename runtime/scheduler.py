@@ -127,6 +127,7 @@ class Scheduler:
     def retract(self, sequence: Sequence) -> None:
         """Take a running sequence's memory; it resumes later where it was."""
         self._counters.num_retracted += 1
+        self.memory.events.add("retract", sequence.num_computed, sequence.holder)
         self._stop_running(sequence)
         self.memory.commit(sequence, sequence.num_computed)
         self.memory.detach(sequence)
@@ -231,6 +232,7 @@ class Scheduler:
                 self._fail(sequence.job, self._exhausted(sequence, sequence.num_tokens))
                 continue
             self.memory.count_cached(sequence)
+            self.memory.events.add("admit", sequence.num_computed, sequence.holder)
             self._insert_running(sequence)
             num_sampling += sequence.job.samples
             budget -= self._schedule(sequence, budget, batch)

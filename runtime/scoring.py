@@ -135,7 +135,7 @@ class ScoreJob(Job):
             tokens,
             first_logit=position,
             counted=0 if node is self._root else position,
-            holder=f"scoring on {self.branch.name}",
+            holder=self.holder,
         )
         self._chains[sequence] = chain
         self.sequences.add(sequence)
