@@ -12,6 +12,7 @@ import pytest
 from radixlang.constraints import Choices, Grammar, JsonSchema, Regex, match
 from radixlang.errors import IncompleteError
 from radixlang.params import SamplingParams
+from radixlang.runtime.constraints import Matcher
 
 TIMEOUT = 60
 MakeRuntime = Callable[..., Any]
@@ -59,7 +60,7 @@ def test_every_way_to_sample_satisfies_the_constraint_or_says_so(
 
 
 def test_a_stop_string_leaves_a_text_that_satisfies_or_raises(make_runtime: MakeRuntime) -> None:
-    """The text before a stop string counts, wherever in a token the string begins."""
+    """The text before a stop string counts, wherever in a token it begins (vllm#14170)."""
     runtime = make_runtime()
     ends = set()
     for spec, stop in (
@@ -109,6 +110,7 @@ def test_end_tokens_are_never_text_with_ignore_eos(make_runtime: MakeRuntime) ->
 def test_max_tokens_raises_with_the_partial_text_or_closes_it(
     make_runtime: MakeRuntime, max_tokens: int
 ) -> None:
+    """Truncated JSON is an error with the partial text, never a repaired value (vllm#8350)."""
     runtime = make_runtime()
     specs = [JsonSchema.of(SCHEMA, finish=finish) for finish in ("error", "close")]
     ways = [run(runtime, [spec] * 4, max_tokens=max_tokens) for spec in specs]
@@ -166,3 +168,24 @@ def test_one_branch_that_fails_harms_no_other(make_runtime: MakeRuntime) -> None
     for each in found:
         assert isinstance(each, Exception) or each.text == "b"
     assert match(WORDS, words.text)
+
+
+@pytest.mark.parametrize("prompt", ["Answer:", "Answer: ", "Answer:\n\n", "The theatre "])
+def test_sglang_2045_1312_greedy_text_is_the_same_with_forced_text_on_and_off(
+    make_runtime: MakeRuntime, monkeypatch: pytest.MonkeyPatch, prompt: str
+) -> None:
+    spec = Regex(r" ?the (north|town) [a-z]{2,4} plays every night; [a-z]{2}")
+    texts = []
+    for forces in (True, False):
+        if not forces:
+            monkeypatch.setattr(Matcher, "forced_tokens", lambda self: [])
+        runtime = make_runtime()
+        branch = runtime.new_branch()
+        branch.extend(prompt)
+        params = SamplingParams(max_tokens=60, temperature=0.0)
+        done = branch.generate(params, runtime.compile_constraint(spec)).result(TIMEOUT)
+        assert bool(done.usage.num_forced_tokens) == forces
+        texts.append((done.text, done.token_ids))
+        branch.release()
+    assert texts[0] == texts[1]
+    assert match(spec, texts[0][0])

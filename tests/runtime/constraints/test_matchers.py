@@ -76,6 +76,7 @@ def _goes_on(matcher: Any, piece: bytes) -> bool:
 def test_end_tokens_come_only_where_the_text_is_complete(
     compiler: Any, allowed_tokens: Any
 ) -> None:
+    """And every one of them ends it (sglang#31533)."""
     matcher = compiler.compile(Regex("[a-z]{2,3}")).matcher()
     matcher.consume([97])
     assert not allowed_tokens(matcher) & {EOS, END_OF_TURN}
@@ -90,6 +91,7 @@ def test_end_tokens_come_only_where_the_text_is_complete(
 
 @pytest.mark.parametrize("end", [EOS, END_OF_TURN])
 def test_rolling_back_over_an_end_token(compiler: Any, allowed_tokens: Any, end: int) -> None:
+    """As vllm's pull request 25905 had to."""
     matcher = compiler.compile(Regex("[a-z]+")).matcher()
     matcher.consume([97, 98])
     before = allowed_tokens(matcher)
