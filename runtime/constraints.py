@@ -197,6 +197,11 @@ class Matcher:
         return bool(self._engine.is_accepting())
 
     @property
+    def has_stopped(self) -> bool:
+        """Whether it is finished as far as is known without a mask, which `is_finished` needs."""
+        return bool(self._engine.is_stopped())
+
+    @property
     def is_finished(self) -> bool:
         """Whether the text is complete and nothing may follow it."""
         if self._engine.is_stopped():

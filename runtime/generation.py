@@ -104,9 +104,13 @@ class GenerateJob(Job):
         waits = self._wants_logprobs and None in self._logprobs
         return self.ended is not None and not waits
 
-    def row(self) -> SamplingRow:
-        """What the sampler needs for the next token."""
+    def row(self) -> SamplingRow | None:
+        """What the sampler needs for the next token; None where the mask says that none may come,
+        which ends the generation."""
         params, sequence = self.params, self.sequence
+        if self.matcher is not None and self.matcher.is_finished:
+            self._end("constraint", None)
+            return None
         row = SamplingRow(params, self.seed, self.num_generated, bitmask=self._mask())
         if self.num_generated < params.min_tokens:
             row.held_back = (*self._end_ids, *params.stop_token_ids)
@@ -230,9 +234,12 @@ class GenerateJob(Job):
             self._end("stop", self.tracker.stop[0])
 
     def _after_constraint(self) -> None:
-        """End a satisfied constraint, or append what it forces."""
+        """End a satisfied constraint, or append what it forces.
+
+        No mask is computed here: that is done beside the model's step.
+        """
         matcher: Any = self.matcher
-        while self.ended is None and not matcher.is_finished:
+        while self.ended is None and not matcher.has_stopped:
             forced = matcher.forced_tokens()
             if not forced:
                 return
