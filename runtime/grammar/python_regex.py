@@ -116,6 +116,7 @@ class _Translator:
         self.dropped: list[str] = []
         self.num_nodes = self.num_conditions = 0
         self.is_lazy = False
+        self.depth = 0  # repetitions and choices around the sequence at hand
 
     def run(self, parsed: Any) -> Translation:
         try:
@@ -151,8 +152,20 @@ class _Translator:
                 left = cat(*before)
                 ways = [self.spliced(branch, flags, rest) for branch in value[1]]
                 return alt(*(self.resume(left, way, is_cut, is_open) for way in ways))
-            before.append(self.item(op, value, flags))
+            is_end = index == len(items) - 1 and self.depth == 0 and not self.whole
+            if op is ops.BRANCH and is_end:
+                before.append(alt(*(self.ending(branch, flags) for branch in value[1])))
+            else:
+                before.append(self.item(op, value, flags))
         return cat(*before)
+
+    def ending(self, branch: Any, flags: int) -> Pattern:
+        """One way for a token to end: only a lazy one stops at its first match."""
+        was_lazy, self.is_lazy = self.is_lazy, False
+        pattern = self.inner(branch, flags)
+        pattern = prefix_free(pattern) if self.is_lazy else pattern
+        self.is_lazy = was_lazy
+        return pattern
 
     def spliced(self, branch: Any, flags: int, rest: Sequence[Item]) -> list[Item]:
         return [*_flatten(branch, flags), *rest]
@@ -254,7 +267,10 @@ class _Translator:
 
     def inner(self, body: Any, flags: int) -> Pattern:
         """A part under repetition or choice: neither of its sides is known."""
-        return self.sequence(_flatten(body, flags), is_cut=True, is_open=True)
+        self.depth += 1
+        pattern = self.sequence(_flatten(body, flags), is_cut=True, is_open=True)
+        self.depth -= 1
+        return pattern
 
     def repetition(self, op: Any, value: Any, flags: int) -> Pattern:
         least, most, body = value
