@@ -16,6 +16,7 @@ from triton.compiler import ASTSource
 from radixlang.kernels.advance_tails import advance_tails
 from radixlang.kernels.append_kv import append_kv
 from radixlang.kernels.rotary_append import rotary_append
+from radixlang.kernels.sample_tokens import sample_tokens
 from radixlang.kernels.tree_attn import extend_attn, tree_attn_partial
 from radixlang.kernels.tree_merge import tree_merge
 from radixlang.kernels.variants import Variant, argument_type, constants
@@ -26,6 +27,7 @@ KERNELS = {
     "tree_merge": tree_merge,
     "append_kv": append_kv,
     "rotary_append": rotary_append,
+    "sample_tokens": sample_tokens,
     "advance_tails": advance_tails,
 }
 _ALIGNED = ("q_stride", "slot_stride", "k_stride", "v_stride")
@@ -76,7 +78,8 @@ def _options(variant: Variant, target: str) -> dict[str, int]:
         tile = variant.tile(target)
         stages = min(2, tile.num_stages) if target.startswith("gfx") else tile.num_stages
         return {"num_warps": tile.num_warps, "num_stages": stages}
-    return {"num_warps": 1 if variant.stores else 4}
+    warps = 1 if variant.stores else 8 if variant.kernel == "sample_tokens" else 4
+    return {"num_warps": warps}
 
 
 def _nvidia(compiled: Any, target: str) -> Report:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from radixlang.kernels.sample_tokens import BLOCK as SAMPLE_BLOCK
 from radixlang.kernels.tiles import CDNA3, Tile, block_d, pick_tile
 
 HEAD_DIMS = (64, 80, 96, 128, 256)
@@ -26,6 +27,7 @@ class Variant:
     window: bool = False
     sinks: bool = False
     halves: bool = False
+    masked: bool = False
 
     def tile(self, target: str) -> Tile:
         """The tile that a device of this kind is given."""
@@ -53,7 +55,7 @@ class Variant:
         if self.is_attention:
             tile = self.tile(target)
             parts.append(f"g{self.group}-m{tile.block_m}n{tile.block_n}w{tile.num_warps}")
-        flags = ("quantized", "soft_cap", "window", "sinks", "halves")
+        flags = ("quantized", "soft_cap", "window", "sinks", "halves", "masked")
         return "-".join(parts + [flag for flag in flags if getattr(self, flag)])
 
 
@@ -84,6 +86,7 @@ def shipped(target: str) -> list[Variant]:
                  for d in (64, 128) for q in (False, True)]  # fmt: skip
     variants += [Variant("rotary_append", dtype) for dtype in ("fp16", "fp32")]
     variants.append(Variant("rotary_append", head_dim=96, halves=True))
+    variants += [Variant("sample_tokens", "fp32", masked=masked) for masked in (False, True)]
     variants.append(Variant("advance_tails"))
     return list({variant.name(target): variant for variant in variants}.values())
 
@@ -111,6 +114,8 @@ def constants(variant: Variant, target: str) -> dict[str, Any]:
             return {"HEAD_DIM": variant.head_dim, "ROTARY_DIM": variant.head_dim,
                     "BLOCK_P": block_d(variant.head_dim) // 2, "HALVES": variant.halves,
                     "QUANT": variant.quantized}  # fmt: skip
+        case "sample_tokens":
+            return {"MASKED": variant.masked, "BLOCK": SAMPLE_BLOCK}
         case "advance_tails":
             return {"BLOCK": 128}
         case other:
@@ -129,6 +134,10 @@ def argument_type(name: str, variant: Variant) -> str:
             return f"*{pool}"
         case "scale" | "soft_cap":
             return "fp32"
+        case "seeds_ptr" | "counters_ptr" | "ids_ptr":
+            return "*i64"
+        case "logits_ptr" | "temperature_ptr" | "top_p_ptr" | "min_p_ptr":
+            return "*fp32"
         case "lse_ptr" | "sinks_ptr" | "turns_ptr":
             return "*fp32"
         case "slots_ptr" if variant.stores:

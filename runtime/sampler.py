@@ -18,6 +18,7 @@ from torch import Tensor
 
 from radixlang.params import SamplingParams
 from radixlang.protocol import TokenLogprob
+from radixlang.runtime import gpu_sampling
 from radixlang.runtime.blockwise import invert, likeliest, wide
 from radixlang.runtime.keyed_random import uniform
 
@@ -139,6 +140,9 @@ def choose_among(
 def _choose(logits: Tensor, rows: list[SamplingRow]) -> tuple[Tensor, Tensor]:
     """Tokens of rows that are not plain, and whether there were any; `logits` get overwritten."""
     _apply_penalties(logits, rows)
+    if logits.is_cuda and gpu_sampling.suits_kernel(rows):
+        _hold_back(logits, rows)
+        return gpu_sampling.choose(logits, rows)
     _apply_masks(logits, rows)
     _hold_back(logits, rows)
     best, token_ids = likeliest(logits)
