@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 from radixlang.kernels import bench_baselines as baselines
+from radixlang.kernels import bench_flashinfer as flashinfer
 from radixlang.kernels.bench_shapes import (
     CPU_ONLY,
     GOALS,
@@ -33,7 +34,10 @@ from radixlang.kernels.bench_shapes import (
 )
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-COLUMNS = ("ours", "sharing_off", "gather_sdpa", "batched_sdpa", "flex")
+COLUMNS = (
+    "ours", "sharing_off", "gather_sdpa", "batched_sdpa", "flex",
+    "deterministic", "flashinfer", "cascade",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,12 @@ def measure(
         "gather_sdpa": gather,
         "batched_sdpa": baselines.batched_sdpa(case),
         "flex": baselines.flex_attention(case) if flex else None,
+        "deterministic": baselines.ours(case, deterministic=True),
+        "flashinfer": None,
+        "cascade": None,
     }
+    if flashinfer.why_not(device) is None:
+        runs |= {"flashinfer": flashinfer.decode(case), "cascade": flashinfer.cascade(case)}
     expected = gather().float()
     limit = 0.03 if shape.quantized or dtype != torch.float32 else 1e-4
     for name, run in runs.items():
@@ -85,7 +94,7 @@ def table(rows: Sequence[Row]) -> str:
     """Times in milliseconds and how many times slower than ours and than the roof."""
     lines = [
         f"{'shape':32} {'ours':>9} {'/ roof':>7} {'off':>9} {'gather':>9} {'batched':>9} "
-        f"{'flex':>9} {'x gather':>9} {'x batched':>9}"
+        f"{'flex':>9} {'exact':>9} {'flashinf.':>9} {'cascade':>9} {'x gather':>9} {'x batched':>9}"
     ]
     for row in rows:
         if not row.measured:
@@ -138,6 +147,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 else unmeasured(shape)
             )
     print(table(rows))
+    if (reason := flashinfer.why_not(device)) is not None:
+        print(f"FlashInfer: {reason}")
     if options.json:
         content = {"device": where, "machine": platform.machine(), "dtype": str(dtype),
                    "torch": torch.__version__, "ceiling": asdict(ceiling),

@@ -65,13 +65,13 @@ def _quantize(batch: TreeBatch, k: Tensor, v: Tensor) -> tuple[TreeBatch, LayerK
     return dataclasses.replace(batch, segment_quantized=above), pool
 
 
-def ours(case: Case, *, sharing: bool = True) -> Run:
+def ours(case: Case, *, sharing: bool = True, deterministic: bool = False) -> Run:
     """Plan once, then write and attend as a layer does."""
     shape, device = case.shape, case.q.device
     batch = case.batch if sharing else without_sharing(case.batch)
     plan = plan_attention(
         batch, num_heads=shape.heads[0], num_kv_heads=shape.heads[1], head_dim=shape.head_dim,
-        device=device,
+        device=device, deterministic=deterministic,
     )  # fmt: skip
     k, v = case.pool.k[plan.new_slots], case.pool.v[plan.new_slots]
     return lambda: attend(case.q, k, v, case.pool, plan, scale=case.scale)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from radixlang.kernels import bench, bench_baselines
+from radixlang.kernels import bench, bench_baselines, bench_flashinfer
 from radixlang.kernels.bench_shapes import CPU_ONLY, GOALS, Ceiling, Shape, roof_s, without_sharing
 
 TINY = Shape("tiny", (1, 3), (70, 9), (6, 2), 16)
@@ -29,7 +32,8 @@ def measure(shape: Shape, dtype: torch.dtype = torch.float32) -> bench.Row:
 def test_every_way_is_measured(dtype: torch.dtype) -> None:
     row = measure(TINY, dtype)
     assert row.times_ms == {
-        "ours": 2.0, "sharing_off": 2.0, "gather_sdpa": 2.0, "batched_sdpa": 2.0, "flex": None
+        "ours": 2.0, "sharing_off": 2.0, "gather_sdpa": 2.0, "batched_sdpa": 2.0, "flex": None,
+        "deterministic": 2.0, "flashinfer": None, "cascade": None,
     }  # fmt: skip
 
 
@@ -44,8 +48,8 @@ def test_ways_that_do_not_apply_have_no_number() -> None:
 def test_a_wrong_result_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     right = bench_baselines.ours
 
-    def wrong(case: bench_baselines.Case, *, sharing: bool = True) -> bench_baselines.Run:
-        run = right(case, sharing=sharing)
+    def wrong(case: bench_baselines.Case, **choice: bool) -> bench_baselines.Run:
+        run = right(case, **choice)
         return lambda: run() * torch.nan
 
     monkeypatch.setattr(bench_baselines, "ours", wrong)
@@ -87,4 +91,59 @@ def test_the_command_writes_its_numbers(
     assert bench.main(["--json", str(path)]) == 0
     content = json.loads(path.read_text())
     assert [row["roof_ms"] is None for row in content["rows"]] == [True, False]
-    assert "not measured" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "not measured" in printed
+    assert "FlashInfer: " in printed
+
+
+def test_flashinfer_is_asked_the_same_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in of its two wrappers answers from the tables that it is given."""
+    module = types.ModuleType("flashinfer")
+    module.BatchDecodeWithPagedKVCacheWrapper = Paged  # type: ignore[attr-defined]
+    module.MultiLevelCascadeAttentionWrapper = Cascade  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flashinfer", module)
+    case = bench_baselines.make_case(TINY, torch.float32, torch.device("cpu"))
+    expected = bench_baselines.gather_and_sdpa(case)()
+    for run in (bench_flashinfer.decode(case), bench_flashinfer.cascade(case)):
+        assert run is not None
+        torch.testing.assert_close(run(), expected)
+    extend = dataclasses.replace(case, shape=dataclasses.replace(TINY, num_queries=2))
+    assert bench_flashinfer.decode(extend) is None
+    assert bench_flashinfer.cascade(extend) is None
+
+
+class Cascade:
+    """What MultiLevelCascadeAttentionWrapper is documented to read, a row at a time."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def plan(self, rows, tables, indices, last, heads, kv_heads, dim, page, **_):  # type: ignore[no-untyped-def]
+        assert page == 1
+        self.levels = list(zip(rows, tables, indices, strict=True))
+        assert all((ones == 1).all() for ones in last)
+        self.group = heads // kv_heads
+
+    def run(self, q: torch.Tensor, planes: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        outs = []
+        for row, one in enumerate(q):
+            parts = []
+            for rows, table, index in self.levels:
+                at = int(torch.searchsorted(rows, row, right=True)) - 1
+                parts.append(index[table[at] : table[at + 1]])
+            path = torch.cat(parts).long()
+            k, v = (plane[path, 0].repeat_interleave(self.group, 1) for plane in planes)
+            weight = torch.einsum("hd,nhd->hn", one, k).mul(one.shape[-1] ** -0.5).softmax(-1)
+            outs.append(torch.einsum("hn,nhd->hd", weight, v))
+        return torch.stack(outs)
+
+
+class Paged(Cascade):
+    """And BatchDecodeWithPagedKVCacheWrapper: one level, a row each."""
+
+    def __init__(self, *_: object, use_tensor_cores: bool) -> None:
+        self.tensor_cores = use_tensor_cores
+
+    def plan(self, table, index, last, heads, kv_heads, dim, page, **_):  # type: ignore[no-untyped-def, override]
+        assert self.tensor_cores == (heads // kv_heads == 3)
+        rows = torch.arange(len(table))
+        super().plan([rows], [table], [index], [last], heads, kv_heads, dim, page)
