@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -126,13 +127,36 @@ def _sha256(path: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def transformers_from_gguf() -> Callable[[Path], Any]:
+def make_random_model() -> Callable[..., Any]:
+    """Makes transformers models whose every weight, norms included, is random."""
+    return _random_model
+
+
+def _random_model(kind: str, options: dict[str, Any], *, seed: int) -> Any:
+    import transformers
+
+    torch.manual_seed(seed)
+    config = getattr(transformers, kind)(**options)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.normal_(0, 0.3 if weight.ndim > 1 else 0.2)
+            if "norm" in name and not kind.startswith("Gemma"):
+                weight.add_(1)
+    return model.eval()
+
+
+@pytest.fixture(scope="session")
+def transformers_from_gguf() -> Iterator[Callable[[Path], Any]]:
     """Loads a GGUF file into transformers' class in fp32, by transformers' own conversion rules.
 
     Its `from_pretrained(gguf_file=...)` needs accelerate and reads metadata for ten seconds, so the
     table is read by us; names, permutations, norms and dequantisation are theirs and gguf's.
+    A file is loaded once a session.
     """
-    return _transformers_from_gguf
+    load = functools.cache(_transformers_from_gguf)
+    yield load
+    load.cache_clear()
 
 
 def _transformers_from_gguf(path: Path) -> Any:

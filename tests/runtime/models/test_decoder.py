@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
 from radixlang.runtime.models.build import build_decoder
 from radixlang.runtime.models.config import from_transformers
@@ -92,21 +91,16 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def random_model(kind: str, options: dict[str, Any]) -> Any:
-    """A transformers model whose every weight, norms included, is random."""
-    torch.manual_seed(7)
-    config = getattr(transformers, kind)(**SHAPE | options)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            weight.normal_(0, 0.3 if weight.ndim > 1 else 0.2)
-            if "norm" in name and not kind.startswith("Gemma"):
-                weight.add_(1)
-    return model.eval()
+@pytest.fixture(scope="module")
+def random_model(make_random_model: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a model of a kind with these options beside the SHAPE of this file."""
+    return lambda kind, options: make_random_model(kind, SHAPE | options, seed=7)
 
 
 @pytest.mark.parametrize("case", CONFIGS)
-def test_logits_equal_transformers(case: str, forest: Callable[..., Any]) -> None:
+def test_logits_equal_transformers(
+    random_model: Callable[..., Any], case: str, forest: Callable[..., Any]
+) -> None:
     theirs = random_model(*CONFIGS[case])
     config = from_transformers(theirs.config, name=case, dtype="float32")
     source = StateDictWeights(theirs.state_dict(), case, post_norms=config.post_norms)
@@ -120,6 +114,7 @@ def test_logits_equal_transformers(case: str, forest: Callable[..., Any]) -> Non
 
 
 def test_longrope_beyond_the_trained_context_uses_the_long_factors(
+    random_model: Callable[..., Any],
     forest: Callable[..., Any],
 ) -> None:
     kind, options = CONFIGS["phi3-longrope"]
@@ -137,7 +132,9 @@ def test_longrope_beyond_the_trained_context_uses_the_long_factors(
     torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-4)
 
 
-def test_bfloat16_stays_close_to_float32(forest: Callable[..., Any]) -> None:
+def test_bfloat16_stays_close_to_float32(
+    random_model: Callable[..., Any], forest: Callable[..., Any]
+) -> None:
     theirs = random_model("Gemma3TextConfig", CONFIGS["gemma3"][1])
     source = StateDictWeights(theirs.state_dict(), "gemma3", post_norms=True)
     ids = torch.randint(0, 97, (2, 20))
@@ -152,7 +149,7 @@ def test_bfloat16_stays_close_to_float32(forest: Callable[..., Any]) -> None:
     assert (found["bfloat16"] - found["float32"]).abs().mean() < 0.05 * spread
 
 
-def test_counts_weights_once_where_the_head_is_tied() -> None:
+def test_counts_weights_once_where_the_head_is_tied(random_model: Callable[..., Any]) -> None:
     theirs = random_model("LlamaConfig", {"tie_word_embeddings": True})
     config = from_transformers(theirs.config, name="llama", dtype="float32")
     source = StateDictWeights(theirs.state_dict(), "llama", post_norms=False)

@@ -11,7 +11,6 @@ import gguf
 import numpy as np
 import pytest
 import torch
-import transformers
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -67,16 +66,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 ARCHITECTURES = {"gemma3_text": "gemma3"}
 
 
-def random_model(kind: str, options: dict[str, Any]) -> Any:
-    torch.manual_seed(5)
-    config = getattr(transformers, kind)(**SHAPE | options)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            weight.normal_(0, 0.3 if weight.ndim > 1 else 0.2)
-            if "norm" in name and not kind.startswith("Gemma"):
-                weight.add_(1)
-    return model.eval()
+@pytest.fixture(scope="module")
+def random_model(make_random_model: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a model of a kind with these options beside the SHAPE of this file."""
+    return lambda kind, options: make_random_model(kind, SHAPE | options, seed=5)
 
 
 def write_gguf(
@@ -163,7 +156,9 @@ def converted(model: Any, arch: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_logits_equal_transformers(case: str, tmp_path: Path, forest: Callable[..., Any]) -> None:
+def test_logits_equal_transformers(
+    random_model: Callable[..., Any], case: str, tmp_path: Path, forest: Callable[..., Any]
+) -> None:
     theirs = random_model(*CASES[case])
     write_gguf(tmp_path / "tiny.gguf", theirs)
     loaded = load_model(tmp_path / "tiny.gguf", quantization=None)
@@ -193,7 +188,7 @@ def test_dequantises_like_the_gguf_package(type_id: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny(random_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
     write_gguf(path, random_model("LlamaConfig", {}))
     return path
@@ -288,14 +283,16 @@ def test_unsupported_block_type(tiny: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["token_embd.weight", "blk.3.ffn_down.weight", "output_norm.weight"]
 )
-def test_missing_tensor_is_named(name: str, tmp_path: Path) -> None:
+def test_missing_tensor_is_named(
+    random_model: Callable[..., Any], name: str, tmp_path: Path
+) -> None:
     path = tmp_path / "incomplete.gguf"
     write_gguf(path, random_model("LlamaConfig", {}), skip=name)
     with pytest.raises(ModelFormatError, match=rf"incomplete\.gguf: tensor '{name}' is missing"):
         load_model(path)
 
 
-def test_tensor_of_another_shape_is_named(tmp_path: Path) -> None:
+def test_tensor_of_another_shape_is_named(random_model: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "odd.gguf"
     model = random_model("LlamaConfig", {})
     model.config.intermediate_size = 60
