@@ -48,7 +48,10 @@ CPU_ONLY = (
     Shape("32 x 64 over 2048", (1, 32), (2048, 64), on_cpu=True),
     Shape("no sharing, 32 x 2048, 9/3 d64", (32,), (2048,), (9, 3), 64, on_cpu=True),
     Shape("no sharing, 8 x 512, 9/3 d64", (8,), (512,), (9, 3), 64, on_cpu=True),
+    Shape("one branch, 640, 9/3 d64", (1,), (640,), (9, 3), 64, on_cpu=True),
     Shape("one branch, 2048, 9/3 d64", (1,), (2048,), (9, 3), 64, on_cpu=True),
+    Shape("32 x 48 over 1024, 9/3 d64", (1, 32), (1024, 48), (9, 3), 64, on_cpu=True),
+    Shape("prompt of 512, 9/3 d64", (1,), (512,), (9, 3), 64, num_queries=512, on_cpu=True),
 )
 
 
