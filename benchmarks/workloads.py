@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -26,11 +27,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Calls in an order in which parents come first."""
+    """Calls in an order in which parents come first.
+
+    With a schema every call writes one JSON value that is valid under it and ends there.
+    """
 
     name: str
     about: str
     calls: tuple[Call, ...]
+    schema: dict[str, Any] | None = None
 
     def levels(self) -> list[list[int]]:
         """Indices of the calls by depth: the calls of a level can run side by side."""
@@ -96,6 +101,24 @@ def multi_turn(text: Text) -> Workload:
     return Workload("W4", "chat, 8 × 4 turns of 128 + 64", tuple(calls))
 
 
+def json_objects(text: Text) -> Workload:
+    """W5. Prompts differ, so that no answer is another's."""
+    calls = tuple(Call(None, text.take(256), 96) for _ in range(16))
+    about = "JSON, 16 × 256, a schema of five fields"
+    return Workload("W5", about, calls, schema={
+        "type": "object",
+        "properties": {
+            "title": {"type": "string", "minLength": 8, "maxLength": 24},
+            "kind": {"enum": ["guide", "reference", "note"]},
+            "stars": {"type": "integer", "minimum": 1, "maximum": 5},
+            "draft": {"type": "boolean"},
+            "author": {"type": "string", "minLength": 4, "maxLength": 16},
+        },
+        "required": ["title", "kind", "stars", "draft", "author"],
+        "additionalProperties": False,
+    })  # fmt: skip
+
+
 def tree_of_thought(text: Text) -> Workload:
     """W6."""
     calls = [Call(None, text.take(512), 0)]
@@ -125,6 +148,7 @@ WORKLOADS: dict[str, Callable[[Text], Workload]] = {
     "W2": fork,
     "W3": few_shot,
     "W4": multi_turn,
+    "W5": json_objects,
     "W6": tree_of_thought,
     "W7": self_consistency,
     "W8": nothing_shared,

@@ -6,17 +6,21 @@ Arguments: the GGUF to serve, and optionally a type ("q8_0", "q4_0") to requanti
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import llama_cpp as llama
 import numpy as np
+from llama_cpp.llama_grammar import json_schema_to_gbnf
 from worker import Call, Outputs, serve
 
 MAX_SEQUENCES = 64
 BATCH = 512
+TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 FILE_TYPES = {"q8_0": 7, "q4_0": 2}
 
 
@@ -52,7 +56,11 @@ class Engine:
 
     def forward(self, rows: list[tuple[int, int, int, bool]]) -> dict[int, int]:
         """Run (token, position, sequence, wants logits) rows; greedy token by sequence."""
-        greedy: dict[int, int] = {}
+        return {sequence: int(row.argmax()) for sequence, row in self.rows(rows).items()}
+
+    def rows(self, rows: list[tuple[int, int, int, bool]]) -> dict[int, np.ndarray[Any, Any]]:
+        """The same; logits by sequence."""
+        found = {}
         for start in range(0, len(rows), BATCH):
             part = rows[start : start + BATCH]
             batch = self.batch
@@ -67,8 +75,8 @@ class Engine:
                 if wants:
                     logits = llama.llama_get_logits_ith(self.context, i)
                     row = np.ctypeslib.as_array(logits, shape=(self.vocab_size,))
-                    greedy[sequence] = int(row.argmax())
-        return greedy
+                    found[sequence] = row.copy()  # the next part writes over it
+        return found
 
 
 def run(engine: Engine, calls: list[Call], levels: list[list[int]]) -> Outputs:
@@ -129,12 +137,70 @@ def run_group(
         pending[i] = outputs[i][-1:]
 
 
+def run_json(engine: Engine, calls: list[Call], schema: dict[str, Any]) -> Outputs:
+    """All calls side by side, each under a grammar of its own made from the schema.
+
+    As llama.cpp's own sampler does: the likeliest token is tried first, the whole vocabulary only
+    where the grammar refuses it.
+    """
+    llama.llama_memory_clear(engine.memory, True)
+    grammar = json_schema_to_gbnf(json.dumps(schema)).encode()
+    vocab = llama.llama_model_get_vocab(engine.model)
+    samplers = [llama.llama_sampler_init_grammar(vocab, grammar, b"root") for _ in calls]
+    outputs: Outputs = [[] for _ in calls]
+    length = [len(call.suffix) for call in calls]
+    rows = [
+        (token, k, i, k + 1 == len(call.suffix))
+        for i, call in enumerate(calls)
+        for k, token in enumerate(call.suffix)
+    ]
+    while rows:
+        logits = engine.rows(rows)
+        rows = []
+        for i, row in logits.items():
+            token = constrained(samplers[i], row)
+            if llama.llama_vocab_is_eog(vocab, token):
+                continue
+            llama.llama_sampler_accept(samplers[i], token)
+            outputs[i].append(token)
+            if len(outputs[i]) < calls[i].num_tokens:
+                rows.append((token, length[i], i, True))
+                length[i] += 1
+    for sampler in samplers:
+        llama.llama_sampler_free(sampler)
+    return outputs
+
+
+def constrained(sampler: Any, logits: np.ndarray[Any, Any]) -> int:
+    """The likeliest token that a grammar allows."""
+    best = int(logits.argmax())
+    if allowed(sampler, np.array([best]), logits)[0]:
+        return best
+    ids = np.arange(len(logits))
+    return int(np.where(allowed(sampler, ids, logits), logits, -np.inf).argmax())
+
+
+def allowed(sampler: Any, ids: np.ndarray[Any, Any], logits: np.ndarray[Any, Any]) -> Any:
+    """Which of the tokens the grammar allows [len(ids)]."""
+    table = np.zeros(len(ids), TOKEN_DATA)
+    table["id"], table["logit"] = ids, logits[ids]
+    pointer = table.ctypes.data_as(llama.llama_token_data_p)
+    candidates = llama.llama_token_data_array(pointer, len(ids), -1, False)
+    llama.llama_sampler_apply(sampler, ctypes.byref(candidates))
+    return np.isfinite(table["logit"])
+
+
 def main() -> None:
     """Serve workloads."""
     kind = sys.argv[2] if len(sys.argv) > 2 else ""
     engine = Engine(requantised(sys.argv[1], kind) if kind else sys.argv[1])
     name = f"llama.cpp {kind or 'as it is'}, sequence copy"
-    serve(name, llama.__version__, lambda calls, levels: run(engine, calls, levels))
+    serve(
+        name,
+        llama.__version__,
+        lambda calls, levels: run(engine, calls, levels),
+        lambda calls, schema: run_json(engine, calls, schema),
+    )
 
 
 if __name__ == "__main__":

@@ -10,8 +10,10 @@ import itertools
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from radixlang import Runtime, SamplingParams
+from radixlang.constraints import JsonSchema
 
 sys.path.insert(0, str(Path(__file__).parent))
 from worker import Call, Outputs, by_level, serve
@@ -58,13 +60,32 @@ def run(runtime: Runtime, calls: list[Call], levels: list[list[int]]) -> Outputs
     return outputs
 
 
+def run_json(runtime: Runtime, calls: list[Call], schema: dict[str, Any]) -> Outputs:
+    """All calls at once, each until its value is complete."""
+    runtime.flush_cache()
+    constraint = runtime.compile_constraint(JsonSchema.of(schema))
+    futures = []
+    for call in calls:
+        branch = runtime.new_branch()
+        branch.extend(call.suffix)
+        params = SamplingParams(max_tokens=call.num_tokens, temperature=0)
+        futures.append(branch.generate(params, constraint=constraint))
+        branch.release()
+    return [list(future.result().token_ids) for future in futures]
+
+
 def main() -> None:
     """Serve workloads."""
     kind = sys.argv[2] if len(sys.argv) > 2 else "auto"
     quantization = None if kind == "fp32" else kind
     with Runtime(sys.argv[1], quantization=quantization) as runtime:
         work = run_unshared if "unshared" in sys.argv else run
-        serve("radixlang", version("radixlang"), lambda *workload: work(runtime, *workload))
+        serve(
+            "radixlang",
+            version("radixlang"),
+            lambda *workload: work(runtime, *workload),
+            lambda *workload: run_json(runtime, *workload),
+        )
 
 
 if __name__ == "__main__":

@@ -23,9 +23,15 @@ class Call(NamedTuple):
 
 Outputs = list[list[int]]  # generated token ids by call
 Run = Callable[[list[Call], list[list[int]]], Outputs]
+RunJson = Callable[[list[Call], dict[str, Any]], Outputs]
 
 
-def serve(name: str, version: str, run: Run) -> None:
+def no_json(calls: list[Call], schema: dict[str, Any]) -> Outputs:
+    """For peers without constrained generation."""
+    raise NotImplementedError("it has no generation under a schema")
+
+
+def serve(name: str, version: str, run: Run, run_json: RunJson = no_json) -> None:
     """Answer workloads from standard input until it closes."""
     answer({"ready": name, "version": version})
     for line in sys.stdin:
@@ -33,7 +39,8 @@ def serve(name: str, version: str, run: Run) -> None:
         calls = [Call(*call) for call in request["calls"]]
         began = time.perf_counter()
         try:
-            outputs = run(calls, request["levels"])
+            schema = request["schema"]
+            outputs = run_json(calls, schema) if schema else run(calls, request["levels"])
         except Exception as error:
             answer({"error": f"{type(error).__name__}: {error}"})
             continue
