@@ -194,20 +194,24 @@ def install() -> None:
 
 
 def measure(workers: Sequence[Worker], names: Sequence[str], runs: int, encode: Any) -> None:
-    """All runs of all workloads, the workers in turn."""
-    bar = tqdm(total=len(workers) * len(names) * (runs + 1), unit="run", disable=None)
+    """All runs of all workloads, the workers in turn, after one of W1 that does not count.
+
+    Ctrl-C ends it early; what has been measured counts.
+    """
+    bar = tqdm(total=len(workers) * (len(names) * runs + 1), unit="run", disable=None)
     ids = encode(corpus())
-    for name in names:
-        for turn in range(runs + 1):  # the first is a warm-up
-            # Another text each turn: some peers' caches outlive a run.
-            ids = ids[FRESH:] + ids[:FRESH]
-            workload = WORKLOADS[name](Text(ids))
-            for worker in workers:
-                bar.set_postfix_str(f"{name} {worker.key}")
-                worker.run(workload)
-                if turn == 0:
-                    worker.seconds.pop(name, None)
-                bar.update(1)
+    turns = [(name, turn) for turn in range(runs) for name in names]
+    for name, turn in [("W1", -1), *turns]:
+        # Another text each turn: some peers' caches outlive a run.
+        ids = ids[FRESH:] + ids[:FRESH]
+        workload = WORKLOADS[name](Text(ids))
+        for worker in workers:
+            bar.set_postfix_str(f"{name} {worker.key}")
+            worker.run(workload)
+            if turn < 0:
+                worker.seconds.clear()
+                worker.errors.clear()
+            bar.update(1)
     bar.close()
 
 
@@ -222,7 +226,7 @@ def table(workers: Sequence[Worker], names: Sequence[str], missing: dict[str, st
         cells = []
         for name in names:
             if name not in worker.seconds:
-                cells.append("failed")
+                cells.append("failed" if name in worker.errors else "not run")
                 continue
             mine = statistics.median(worker.seconds[name])
             base = statistics.median(ours.seconds[name]) if name in ours.seconds else mine
@@ -264,6 +268,8 @@ def main() -> None:
     missing = {key: why for key, why in started.items() if isinstance(why, str)}
     try:
         measure(workers, args.workloads, args.runs, encode)
+    except KeyboardInterrupt:
+        print("ended early\n")
     finally:
         for worker in workers:
             worker.close()

@@ -63,7 +63,7 @@ def run(runtime: Runtime, calls: list[Call], levels: list[list[int]]) -> Outputs
 def run_json(runtime: Runtime, calls: list[Call], schema: dict[str, Any]) -> Outputs:
     """All calls at once, each until its value is complete."""
     runtime.flush_cache()
-    constraint = runtime.compile_constraint(JsonSchema.of(schema))
+    constraint = runtime.compile_constraint(JsonSchema.of(schema, whitespace=1))
     futures = []
     for call in calls:
         branch = runtime.new_branch()

@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_M_MMAP_THRESHOLD = -3  # see mallopt(3)
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # see mallopt(3)
 _WHILE_LOADING = 256 * 1024
 _AFTERWARDS = 32 * 1024 * 1024  # what glibc itself grows it to
 
@@ -28,6 +28,9 @@ def large_blocks_apart() -> Iterator[None]:
         yield
     finally:
         mallopt(_M_MMAP_THRESHOLD, _AFTERWARDS)
+        # Once one is set, glibc moves neither, and giving back the heap's end after every layer
+        # would make prefill three times as long.
+        mallopt(_M_TRIM_THRESHOLD, 2 * _AFTERWARDS)
 
 
 def _mallopt() -> ctypes._NamedFuncPointer | None:

@@ -29,7 +29,7 @@ def test_the_threshold_is_set_back_after_an_error(monkeypatch: pytest.MonkeyPatc
     calls = calls_of_mallopt(monkeypatch)
     with pytest.raises(ZeroDivisionError):
         with_large_blocks_apart(calls)
-    assert calls == [(-3, 256 * 1024), (-3, 32 * 1024 * 1024)]
+    assert calls == [(-3, 256 * 1024), (-3, 32 * 1024 * 1024), (-1, 64 * 1024 * 1024)]
 
 
 def test_other_allocators_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
