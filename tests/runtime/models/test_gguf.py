@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from radixlang.errors import ModelFormatError
+from radixlang.runtime.models.build import build_decoder
 from radixlang.runtime.models.gguf_config import gguf_config
 from radixlang.runtime.models.gguf_file import BLOCK_TYPES, GgufFile
 from radixlang.runtime.models.gguf_weights import GgufWeights, dequantize
+from radixlang.runtime.models.int8 import build_int8_decoder
 from radixlang.runtime.models.loader import load_model
 
 SHAPE = {
@@ -290,6 +293,18 @@ def test_missing_tensor_is_named(
     write_gguf(path, random_model("LlamaConfig", {}), skip=name)
     with pytest.raises(ModelFormatError, match=rf"incomplete\.gguf: tensor '{name}' is missing"):
         load_model(path)
+
+
+def test_layers_that_are_not_there_are_not_built(tiny: Path) -> None:
+    file = GgufFile(tiny)
+    config = replace(
+        gguf_config(file, dtype="float32"), num_layers=2**24, layer_rope=(), windows=()
+    )
+    weights, exact = GgufWeights(file), {"dtype": torch.float32, "device": torch.device("cpu")}
+    with pytest.raises(ModelFormatError, match=r"blk\.16777215\.attn_output\.weight"):
+        build_decoder(config, weights, **exact)
+    with pytest.raises(ModelFormatError, match=r"blk\.16777215\.attn_output\.weight"):
+        build_int8_decoder(config, weights)
 
 
 def test_tensor_of_another_shape_is_named(random_model: Callable[..., Any], tmp_path: Path) -> None:
