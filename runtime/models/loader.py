@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,11 +71,8 @@ def load_model(
     path = locate(name_or_path)
     wanted = _Wanted(target, chosen, quantization, context_length)
     read = _from_folder if path.is_dir() else _from_gguf
-    # In a thread that ends: OpenMP keeps workers for every thread that ever asked for some, and
-    # once they outnumber the cores their barriers sleep instead of spinning. Workers left behind
-    # by loading made the engine's decode step 1.7 times as long.
-    with large_blocks_apart(), ThreadPoolExecutor(1, "radixlang-load") as alone:
-        return alone.submit(read, path, wanted).result()
+    with large_blocks_apart():
+        return read(path, wanted)
 
 
 @dataclass(frozen=True, slots=True)
