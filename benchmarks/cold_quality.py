@@ -16,12 +16,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from quality import MAX_KL, MIN_TOP1, passages
+from quality import MAX_KL, MIN_TOP1, passages, print_table
 
-from radixlang.kernels.plan import TreeBatch, plan_attention
+from radixlang.kernels.batch import chain
 from radixlang.runtime.kv_cache import KVCache
 from radixlang.runtime.models.loader import load_model
-from radixlang.runtime.models.model import LoadedModel
+from radixlang.runtime.models.model import LoadedModel, plan_for
 
 Row = dict[str, object]
 
@@ -36,10 +36,7 @@ def main() -> int:
     quantization = "int8" if options.weights == 8 else None
     loaded = [load_model(name, quantization=quantization) for name in options.models]
     rows = [measure(model, options.tokens) for model in loaded]
-    print("| " + " | ".join(rows[0]) + " |")
-    print("|---" * len(rows[0]) + "|")
-    for row in rows:
-        print("| " + " | ".join(str(value) for value in row.values()) + " |")
+    print_table(rows)
     return 0 if all(row["passes"] for row in rows) else 1
 
 
@@ -75,10 +72,10 @@ def both(loaded: LoadedModel, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Te
     """Log-probabilities [second half, vocab_size] over the exact and the 8-bit first half."""
     half, count = len(ids) // 2, len(ids)
     cache = new_cache(loaded, count)
-    forward(loaded, cache, ids, [(0, half)], cold=False)
+    forward(loaded, cache, ids, (0, half), cold=False)
     slots = np.arange(half, dtype=np.int32)
     cache.quantize(slots, slots)
-    cuts = [(0, half), (half, count)]
+    cuts = (0, half, count)
     exact, cold = (forward(loaded, cache, ids, cuts, cold=cold) for cold in (False, True))
     return exact, cold
 
@@ -92,26 +89,12 @@ def new_cache(loaded: LoadedModel, num_tokens: int) -> KVCache:
 
 
 def forward(
-    loaded: LoadedModel, cache: KVCache, ids: torch.Tensor, cuts: Sequence[tuple[int, int]], *,
-    cold: bool,
-) -> torch.Tensor:  # fmt: skip
+    loaded: LoadedModel, cache: KVCache, ids: torch.Tensor, cuts: Sequence[int], *, cold: bool
+) -> torch.Tensor:
     """Log-probabilities of the last segment's tokens; slots are positions."""
-    config, count = loaded.config, len(cuts)
-    start, stop = cuts[-1]
-    batch = TreeBatch(
-        segment_slots=[np.arange(a, b, dtype=np.int32) for a, b in cuts],
-        segment_parent=np.arange(-1, count - 1, dtype=np.int32),
-        segment_start=np.array([a for a, _ in cuts], np.int32),
-        branch_segment=np.array([count - 1], np.int32),
-        branch_query_start=np.array([start], np.int32),
-        branch_num_queries=np.array([stop - start], np.int32),
-        segment_quantized=np.arange(count) < count - 1 if cold else None,
-    )
-    plan = plan_attention(
-        batch, num_heads=config.num_heads, num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-    )  # fmt: skip
-    hidden = loaded.model.forward(ids[start:stop], plan.positions, plan, cache)
+    start = cuts[-2]
+    plan = plan_for(loaded.model, chain(cuts, start, quantized=cold))
+    hidden = loaded.model.forward(ids[start : cuts[-1]], plan.positions, plan, cache)
     return loaded.model.logits(hidden).log_softmax(-1)
 
 

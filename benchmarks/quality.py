@@ -16,18 +16,17 @@ import inspect
 import json
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
-import numpy as np
 import torch
 
 from radixlang.kernels.attention import LayerKV
-from radixlang.kernels.plan import TreeBatch, plan_attention
+from radixlang.kernels.batch import chain
 from radixlang.runtime.models.loader import load_model
-from radixlang.runtime.models.model import LoadedModel
+from radixlang.runtime.models.model import LoadedModel, plan_for
 
 MAX_KL, MIN_TOP1 = 0.01, 0.95
 
@@ -48,11 +47,7 @@ def log_probabilities(loaded: LoadedModel, ids: torch.Tensor) -> torch.Tensor:
     config, count = loaded.config, len(ids)
     size = (count, config.num_kv_heads, config.head_dim)
     kv = [LayerKV(torch.zeros(size), torch.zeros(size)) for _ in range(config.num_layers)]
-    whole = np.array([count], np.int32)
-    zero = np.array([0], np.int32)
-    batch = TreeBatch([np.arange(count, dtype=np.int32)], zero - 1, zero, zero, zero, whole)
-    plan = plan_attention(batch, num_heads=config.num_heads, num_kv_heads=config.num_kv_heads,
-                          head_dim=config.head_dim)  # fmt: skip
+    plan = plan_for(loaded.model, chain((0, count), 0))
     hidden = loaded.model.forward(ids, plan.positions, plan, kv)
     return loaded.model.logits(hidden).log_softmax(-1)
 
@@ -83,6 +78,14 @@ def compare(name: str | None, num_tokens: int) -> dict[str, Any]:
     }
 
 
+def print_table(rows: Sequence[Mapping[str, object]]) -> None:
+    """Markdown, the keys of the first row as its head."""
+    print("| " + " | ".join(rows[0]) + " |")
+    print("|---" * len(rows[0]) + "|")
+    for row in rows:
+        print("| " + " | ".join(str(value) for value in row.values()) + " |")
+
+
 def main() -> int:
     """Print a table, write JSON where asked, and say with the exit status whether all pass."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
@@ -91,10 +94,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     options = parser.parse_args()
     rows = [compare(name, options.tokens) for name in options.models]
-    print("| " + " | ".join(rows[0]) + " |")
-    print("|---" * len(rows[0]) + "|")
-    for row in rows:
-        print("| " + " | ".join(str(value) for value in row.values()) + " |")
+    print_table(rows)
     if options.json is not None:
         options.json.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
     return 0 if all(row["passes"] for row in rows) else 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,24 @@ class TreeBatch:
     branch_query_start: NDArray[np.int32]  # [num_branches], position of the first new token
     branch_num_queries: NDArray[np.int32]  # [num_branches], number of new tokens (1: decode)
     segment_quantized: NDArray[np.bool_] | None = None  # [num_segments], slots of int8 planes
+
+
+def chain(cuts: Sequence[int], start: int, *, quantized: bool = False) -> TreeBatch:
+    """One branch whose slots are its positions.
+
+    Segments lie between the cuts (0 first), tokens from position `start` on are new. With
+    `quantized`, all segments above the tail are read from the int8 planes.
+    """
+    num_segments = len(cuts) - 1
+    return TreeBatch(
+        segment_slots=[np.arange(a, b, dtype=np.int32) for a, b in pairwise(cuts)],
+        segment_parent=np.arange(-1, num_segments - 1, dtype=np.int32),
+        segment_start=np.array(cuts[:-1], np.int32),
+        branch_segment=np.array([num_segments - 1], np.int32),
+        branch_query_start=np.array([start], np.int32),
+        branch_num_queries=np.array([cuts[-1] - start], np.int32),
+        segment_quantized=np.arange(num_segments) < num_segments - 1 if quantized else None,
+    )
 
 
 def check_batch(batch: TreeBatch) -> None:

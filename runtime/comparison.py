@@ -8,17 +8,16 @@ the layer and the token; so does the next-token distribution that follows from t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from radixlang.kernels.plan import TreeBatch, plan_attention
+from radixlang.kernels.batch import chain
 from radixlang.runtime.kv_cache import KVCache
 from radixlang.runtime.memory import Memory
 from radixlang.runtime.models.float64 import in_float64
-from radixlang.runtime.models.model import CausalModel
+from radixlang.runtime.models.model import CausalModel, plan_for
 from radixlang.runtime.radix import Namespace, RadixNode, Tokens
 from radixlang.runtime.radix_node import as_edge, walk
 
@@ -176,23 +175,6 @@ def _forward(
     backend: str | None = None,
 ) -> Tensor:
     """The model's output for tokens from `start` on; slots are positions, cut into segments."""
-    num_segments, stop = len(cuts) - 1, cuts[-1]
-    batch = TreeBatch(
-        segment_slots=[np.arange(a, b, dtype=np.int32) for a, b in pairwise(cuts)],
-        segment_parent=np.arange(-1, num_segments - 1, dtype=np.int32),
-        segment_start=np.array(cuts[:-1], np.int32),
-        branch_segment=np.array([num_segments - 1], np.int32),
-        branch_query_start=np.array([start], np.int32),
-        branch_num_queries=np.array([stop - start], np.int32),
-    )
-    config = model.config
-    plan = plan_attention(
-        batch,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        device=model.device,
-        backend=backend,
-    )
-    ids = torch.from_numpy(tokens[start:stop].astype(np.int64)).to(model.device)
+    plan = plan_for(model, chain(cuts, start), backend=backend)
+    ids = torch.from_numpy(tokens[start : cuts[-1]].astype(np.int64)).to(model.device)
     return model.forward(ids, plan.positions, plan, cache)

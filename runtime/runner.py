@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from radixlang.kernels.plan import AttentionPlan, TreeBatch, plan_attention
+from radixlang.kernels.plan import AttentionPlan, TreeBatch
 from radixlang.kernels.reference import path_of
 from radixlang.runtime.decode_graph import DecodeGraphs
 from radixlang.runtime.lease import Lease
 from radixlang.runtime.memory import Memory
 from radixlang.runtime.models.decoder import Decoder
-from radixlang.runtime.models.model import CausalModel
+from radixlang.runtime.models.model import CausalModel, plan_for
 from radixlang.runtime.pool import Slots
 from radixlang.runtime.radix import RadixNode
 from radixlang.runtime.sequence import Sequence
@@ -176,15 +176,7 @@ class ModelRunner:
             plan.advance(np.array(slots, np.int32))
             return plan
         self.num_plans += 1
-        config = self.model.config
-        plan = plan_attention(
-            tree_batch(batch),
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            deterministic=self._deterministic,
-            device=self.model.device,
-        )
+        plan = plan_for(self.model, tree_batch(batch), deterministic=self._deterministic)
         self._plan = plan if is_decode else None
         self._planned, self._layout = planned, layout
         return plan

@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
 from radixlang.errors import ModelFormatError
 from radixlang.kernels.attention import LayerKV, attend
-from radixlang.kernels.plan import TreeBatch, plan_attention
+from radixlang.kernels.batch import chain
 from radixlang.runtime.models.config import ModelConfig, as_ids
+from radixlang.runtime.models.model import plan_for
 from radixlang.runtime.progress import bars_of_transformers
 
 ATTENTION_NAME = "radixlang"
@@ -299,22 +298,7 @@ def _probe(adapter: TransformersModel, probe: torch.Tensor) -> torch.Tensor:
     logits = []
     for start, stop in ((0, _PROBE_SPLIT), (_PROBE_SPLIT, _NUM_PROBE)):
         cuts = [0, stop] if not start else [0, start, stop]
-        count = len(cuts) - 1
-        batch = TreeBatch(
-            segment_slots=[np.arange(a, b, dtype=np.int32) for a, b in pairwise(cuts)],
-            segment_parent=np.arange(-1, count - 1, dtype=np.int32),
-            segment_start=np.array(cuts[:-1], dtype=np.int32),
-            branch_segment=np.array([count - 1], dtype=np.int32),
-            branch_query_start=np.array([start], dtype=np.int32),
-            branch_num_queries=np.array([stop - start], dtype=np.int32),
-        )  # fmt: skip
-        plan = plan_attention(
-            batch,
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            device=model.device,
-        )
+        plan = plan_for(model, chain(cuts, start))
         hidden = model.forward(probe[start:stop], plan.positions, plan, kv)
         logits.append(model.logits(hidden))
     return torch.cat(logits)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
+from radixlang.kernels.plan import AttentionPlan, TreeBatch, plan_attention
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.tokenizer import Tokenizer
 
@@ -32,6 +33,26 @@ class CausalModel(Protocol):
     ) -> torch.Tensor: ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor: ...
+
+
+def plan_for(
+    model: CausalModel,
+    batch: TreeBatch,
+    *,
+    deterministic: bool = False,
+    backend: str | None = None,
+) -> AttentionPlan:
+    """Plan attention over a batch for the heads and the device of a model; see plan_attention."""
+    config = model.config
+    return plan_attention(
+        batch,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        deterministic=deterministic,
+        device=model.device,
+        backend=backend,
+    )
 
 
 @dataclass(frozen=True, slots=True)
