@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from radixlang.errors import ProgramError
+from radixlang.errors import NeedsValueError, ProgramError
 from radixlang.recorder import Recorder
 
 
@@ -23,6 +23,7 @@ class Actor(Recorder):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.error: ProgramError | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None  # what an async program runs on
         self._inbox: deque[Callable[[], None]] = deque()
         self._actor = threading.Lock()
         self._condition = threading.Condition(threading.Lock())
@@ -60,9 +61,12 @@ class Actor(Recorder):
                 self._num_waiting -= 1
 
     async def wait_async(self, predicate: Callable[[], bool]) -> None:
-        """Like `wait`, without blocking the event loop."""
-        future = asyncio.get_running_loop().create_future()
-        entry = (predicate, asyncio.get_running_loop(), future)
+        """Like `wait`, without blocking the event loop; it blocks where there is none."""
+        loop = running_loop()
+        if loop is None:
+            return self.wait(predicate)
+        future = loop.create_future()
+        entry = (predicate, loop, future)
         with self._condition:
             self._num_waiting += 1
             self._async_waiters.append(entry)
@@ -75,6 +79,24 @@ class Actor(Recorder):
                 if entry in self._async_waiters:
                     self._async_waiters.remove(entry)
 
+    def check_may_block(self, is_ready: bool, asked: str, instead: str) -> None:
+        """Refuse to wait on the event loop that the program itself runs on.
+
+        Readers call it before they hand anything to the executor: what is refused depends on
+        the program, never on how fast the model was.
+
+        Raises:
+            NeedsValueError: the value is not there yet, and this is the loop's own thread.
+        """
+        if is_ready or self.loop is None or self.error is not None:
+            return
+        if running_loop() is self.loop:
+            raise NeedsValueError(
+                f"{asked} was asked for before it is there, and waiting here would stop the event "
+                f"loop that this async program runs on: {instead}; plain code that reads goes "
+                "into await asyncio.to_thread(…)"
+            )
+
     def notify(self) -> None:
         """Something a reader may wait for has changed."""
         if self._num_waiting:
@@ -83,6 +105,14 @@ class Actor(Recorder):
                 for predicate, loop, future in tuple(self._async_waiters):
                     if predicate() or self.error is not None:
                         _wake_loop(loop, future)
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs in this thread, or None."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _wake_loop(loop: Any, future: Any) -> None:

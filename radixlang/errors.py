@@ -138,7 +138,8 @@ class JoinError(ProgramError):
 
 
 class NeedsValueError(RadixlangError):
-    """Python code looked at a generated value that does not exist yet (while tracing)."""
+    """Python code looked at a generated value that does not exist yet: while tracing, or in an
+    `async def` program that has not awaited it."""
 
 
 class StateClosedError(RadixlangError):

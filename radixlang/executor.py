@@ -110,7 +110,14 @@ class Run(Driver):
             self.post(self._check_finished)
 
     def read(self, block: Block, ref: Ref) -> Any:
-        """The value at ref; runs the program up to it and waits."""
+        """The value at ref; runs the program up to it and waits.
+
+        Raises:
+            NeedsValueError: it would stop the event loop that the program runs on.
+        """
+        instead = f"write await s.aget({ref.name!r})" if ref.name else "await s.atext() first"
+        asked = repr(ref.name) if ref.name else "a joined text"
+        self.check_may_block(self.cell(ref.block, ref.slot, ref.name).done, asked, instead)
         cell = self.look(block, ref)
         self.wait(lambda: cell.done)
         return self.outcome(block, cell)

@@ -91,8 +91,12 @@ class ForkGroup:
         recorder = self.parent._recorder
         if not isinstance(recorder, Run):
             return {}
-        recorder.boundary(self.parent._block, "the errors of a fork")
         blocks = [child._block for child in self._children]
+        is_ready = all(
+            recorder.is_complete(block) and block.flushed == len(block.nodes) for block in blocks
+        )
+        recorder.check_may_block(is_ready, "errors", "await the joined values or s.atext() first")
+        recorder.boundary(self.parent._block, "the errors of a fork")
         recorder.wait(lambda: all(recorder.is_complete(block) for block in blocks))
         found = {index: recorder.error_of(block) for index, block in enumerate(blocks)}
         return {index: error for index, error in found.items() if error is not None}

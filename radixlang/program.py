@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, overload
 
+from radixlang.actor import running_loop
 from radixlang.default_runtime import get_default_runtime
 from radixlang.errors import ParameterError, ProgramError, StateClosedError
 from radixlang.executor import Run, RunOptions
@@ -239,6 +240,7 @@ class Program:
             raise
 
     async def _execute_async(self, run: Run, state: State, arguments: Mapping[str, Any]) -> None:
+        run.loop = asyncio.get_running_loop()
         try:
             state._result = await self.function(state, **arguments)
             run.end_program()
@@ -249,10 +251,21 @@ class Program:
 
     def call_with(self, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run the function on a state of another program."""
+        return _drive(self.function, state, self._nested_arguments(state, args, kwargs))
+
+    async def acall_with(
+        self, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Like `call_with`; what the function awaits is awaited here."""
+        returned = self.function(state, **self._nested_arguments(state, args, kwargs))
+        return await returned if isinstance(returned, Awaitable) else returned
+
+    def _nested_arguments(
+        self, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> dict[str, Any]:
         recorder: Recorder = state._recorder
         tracer = recorder if isinstance(recorder, Tracer) else None
-        arguments = self.arguments(self._with_positional(args, kwargs), tracer)
-        return _drive(self.function, state, arguments)
+        return self.arguments(self._with_positional(args, kwargs), tracer)
 
     def _with_positional(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         names = tuple(self._parameters)
@@ -327,8 +340,14 @@ def _drive(target: Callable[..., Any], state: State, arguments: Mapping[str, Any
     except StopIteration as stop:
         return stop.value
     coroutine.close()
+    name = getattr(target, "__name__", "the program")
+    if isinstance(state._recorder, Run) and running_loop() is not None:
+        raise ParameterError(
+            f"{name} awaits something, and a plain call cannot wait on an event loop; "
+            f"write await s.acall({name}, …) in an async program"
+        )
     raise ParameterError(
-        f"{getattr(target, '__name__', 'the program')} awaits something outside its state, and "
+        f"{name} awaits something outside its state, and "
         "cannot be traced or nested; pass what it fetches as an argument"
     )
 

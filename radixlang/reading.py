@@ -35,6 +35,8 @@ class Reading:
 
         Raises:
             KeyError: no such variable.
+            NeedsValueError: it is not there yet, and waiting would stop the event loop that this
+                `async def` program runs on; `await s.aget(name)` waits there.
             ProgramError: the first error of this program.
         """
         found = self._lookup(name)
@@ -84,6 +86,8 @@ class Reading:
     def _settled(self) -> Stream:
         """The stream, once everything appended so far is in the prompt."""
         run = self._run()
+        is_ready = self._is_settled(len(self._block.nodes))
+        run.check_may_block(is_ready, "the text", "await s.atext() first")
         run.boundary(self._block, "the text")
         length = len(self._block.nodes)
         run.wait(lambda: self._is_settled(length))
@@ -110,7 +114,7 @@ class Reading:
         """Pieces of a variable's text as they come; raises the error that ends it, if any."""
         from radixlang.streaming import follow_cell
 
-        run, cell = self._cell(name)
+        run, cell = self._cell(name, f"read it with async for … in s.astream({name!r})")
         return follow_cell(run, self._block, cell)
 
     def astream(self, name: str) -> AsyncIterator[str]:
@@ -143,15 +147,19 @@ class Reading:
         cells = tuple(self._run().cells.values())
         return sum_usage([cell.completion.usage for cell in cells if cell.completion is not None])
 
-    def _cell(self, name: str) -> tuple[Run, Cell]:
+    def _cell(self, name: str, instead: str = "") -> tuple[Run, Cell]:
+        """The run and the cell of a variable; `instead`: what an async program writes."""
         found = self._lookup(name)
         if not isinstance(found, Ref):
             raise ParameterError(f"{name!r} is not one generation: it was joined or set by Python")
         run = self._run()
+        if instead:
+            is_ready = run.cell(found.block, found.slot, found.name).done
+            run.check_may_block(is_ready, repr(name), instead)
         return run, run.look(self._block, found)
 
     def _finished_cell(self, name: str) -> Cell:
-        run, cell = self._cell(name)
+        run, cell = self._cell(name, f"await s.aget({name!r}) first")
         run.wait(lambda: cell.done)
         run.outcome(self._block, cell)
         return cell

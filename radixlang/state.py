@@ -298,21 +298,35 @@ class State(Named):
             scope: "inline": its text stays in the prompt. "vanish": it sees the prompt and
                 its text goes away. "isolate": it starts from an empty prompt.
         """
+        child = self._open_call(program, scope)
+        child._result = program.call_with(child, args, kwargs)
+        return self._close_call(child, scope)
+
+    async def acall(
+        self, program: Program, /, *args: Any, scope: Scope = "inline", **kwargs: Any
+    ) -> State:
+        """Like `call`, for an `async def` program inside another: it may await what it likes."""
+        child = self._open_call(program, scope)
+        child._result = await program.acall_with(child, args, kwargs)
+        return self._close_call(child, scope)
+
+    def _open_call(self, program: Program, scope: Scope) -> State:
         self._check_open()
         check_scope(scope)
         if self._role is not None and scope != "isolate":
             raise ParameterError(f"close the turn {self._role!r} before calling a program")
         block = self._recorder.new_blocks(self._block, "call", 1)[0]
         self._record(Call(block.id, program.name, scope, self._recorder.location()))
-        child = State(self._recorder, block)
-        child._result = program.call_with(child, args, kwargs)
+        return State(self._recorder, block)
+
+    def _close_call(self, child: State, scope: Scope) -> State:
         child._closed = "has returned"
         if scope == "inline":
-            self._record(Adopt(block.id, self._recorder.location()))
+            self._record(Adopt(child._block.id, self._recorder.location()))
             self._role = child._role
         elif isinstance(self._recorder, Run):
             self._recorder.flush()
-            self._recorder.close(block)
+            self._recorder.close(child._block)
         return child
 
     # -- the rest -----------------------------------------------------------------------
