@@ -1,8 +1,8 @@
 """What a run will cost, without a model: the graph runs dry on a backend that only counts.
 
 The dry backend is an ordinary Backend: the same executor walks the same graph, every
-generation is as long as its max_tokens (or as told, or as measured), and a prefix trie counts
-what is shared. With a tokenizer the counts of text are exact.
+generation is as long as its max_tokens or its constraint lets it be (or as told, or as measured),
+and a prefix trie counts what is shared. With a tokenizer the counts of text are exact.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from radixlang.graph import (
     copy_block,
     relinked,
 )
+from radixlang.longest import most_tokens
 from radixlang.params import SamplingParams
 from radixlang.protocol import Completion, Message, OptionScore, Usage
 from radixlang.streams import Cell
@@ -159,7 +160,8 @@ def explain_graph(
 
     Args:
         tokenizer: an object with encode(text), or a runtime; None counts 4 bytes a token.
-        lengths: tokens that a variable's generations will have; others have max_tokens.
+        lengths: tokens that a variable's generations will have; others have max_tokens, or those
+            of the longest text under their constraint where that is less.
         chat: an object with render_chat; a runtime given as tokenizer serves too. None: ChatML.
 
     Raises:
@@ -170,6 +172,7 @@ def explain_graph(
         raise ParameterError(f"explain needs the argument {missing[0]!r} of {graph.name!r}")
     plain = _plain_graph(graph)
     backend = DryBackend(plain, tokenizer, lengths or {}, chat or tokenizer, _cells or {})
+    backend.bound(graph)
     run = Run(graph.name, backend, RunOptions(seed=0), graph=plain).start()
     run.wait(lambda: run.finished)
     if run.error is not None:
@@ -221,9 +224,25 @@ class DryBackend(FakeBackend):
                       node.slot): (block, node)
             for block, node in graph.walk() if isinstance(node, Gen)
         }  # fmt: skip
+        self._bounds: dict[tuple[int, int], int] = {}
         self._next_id = _FIRST_MADE_UP
         self._ends: dict[int, int] = {}
         self._generated: dict[tuple[int, int], int] = {}
+
+    def bound(self, graph: Graph) -> None:
+        """Take the longest text of each constraint of the graph, where it has one."""
+
+        def count(text: str) -> int:
+            return len(self.codec.encode_run([text], at_start=False))
+
+        longest: dict[Any, int | None] = {}
+        for block, node in graph.walk():
+            if isinstance(node, Gen) and node.constraint is not None:
+                if node.constraint not in longest:
+                    longest[node.constraint] = most_tokens(node.constraint, count)
+                most = longest[node.constraint]
+                if most is not None:
+                    self._bounds[(block.id, node.slot)] = most
 
     def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
         """The template of the model asked about, or ChatML."""
@@ -248,7 +267,8 @@ class DryBackend(FakeBackend):
         cell = self._cells.get((block.id, node.slot))
         if cell is not None and cell.completion is not None:
             return cell.completion
-        length = self._lengths.get(node.name or "", params.max_tokens)
+        most = min(params.max_tokens, self._bounds.get((block.id, node.slot), params.max_tokens))
+        length = self._lengths.get(node.name or "", most)
         ids = tuple(range(self._next_id, self._next_id + length))
         self._next_id += length
         return Completion(" word" * length, ids, "length")

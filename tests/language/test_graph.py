@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 from xml.etree import ElementTree
 
 import pytest
 
 from radixlang import assistant, function, gen, select, system, user
+from radixlang.constraints import Capture, Choices, Regex, Sequence
 from radixlang.errors import NeedsValueError, ParameterError, ProgramError
 from radixlang.graph import Arg, Fork, Ref, Text
 from radixlang.passes import constant_prefix, hoist_shared_prefix, merge_text
@@ -266,6 +267,55 @@ def test_explain_without_tokenizer_says_so_and_stops_at_boundaries() -> None:
     assert "stops at" in str(found)
     with pytest.raises(ParameterError, match="needs the argument 'q'"):
         program.explain()
+
+
+class OneCharacter:
+    """A tokenizer that knows three words; what else there is takes a token a character."""
+
+    def encode(self, text: str) -> list[int]:
+        words = ("yes", "London", "-")
+        for word in words:
+            text = text.replace(word, chr(words.index(word)))
+        return list(map(ord, text))
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        ({"choices": ["yes", "no", "maybe"]}, 5),
+        ({"regex": "(yes|no|London)"}, 2),
+        ({"regex": "[0-9]{4}-[0-9]{2}"}, 7),
+        ({"regex": "yes-?|(ab){0,2}"}, 4),
+        ({"regex": r"\w{3}"}, 12),  # four bytes a letter
+        ({"regex": "é{40}"}, 64),
+        ({"regex": "a+"}, 64),
+        ({"regex": "(?i)yes"}, 64),
+        ({"regex": "(?i:yes)"}, 64),
+        ({"regex": r"(a|b)\1"}, 64),
+        ({"constraint": Sequence(("yes-", Capture("n", Regex("[0-9]")), Choices(("aa", "b"))))}, 5),
+        ({"json_schema": {"enum": ["yes"]}}, 64),
+        ({"choices": ["maybe"], "max_tokens": 3}, 3),
+    ],
+)
+def test_explain_counts_the_longest_constrained_text(options: dict[str, Any], most: int) -> None:
+    @function
+    def program(s: State) -> None:
+        s += "q" + gen("x", **{"max_tokens": 64, **options})
+
+    assert program.explain(OneCharacter()).num_generated_tokens == most
+    assert program.explain(OneCharacter(), lengths={"x": 1}).num_generated_tokens == 1
+
+
+def test_explain_counts_the_longest_value_of_a_type(fake: Make) -> None:
+    @function
+    def program(s: State) -> None:
+        s += gen("sure", bool) + gen("size", Literal["S", "medium"]) + gen("n", int)
+
+    assert program.explain(OneCharacter()).num_generated_tokens == 5 + 6 + 20
+    assert program.explain().num_generated_tokens == 2 + 2 + 20  # four bytes a token, "false" two
+    backend = fake(["true", "S", "7"])
+    found = program.explain(backend)
+    assert found.check(program(runtime=backend)).is_equal
 
 
 # -- compile ------------------------------------------------------------------------------
