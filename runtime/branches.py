@@ -193,13 +193,13 @@ class Branches:
         """The last token of the prompt if it is to be chosen again."""
         last = state.run[-1] if state.run else None
         is_text = isinstance(last, str) and not isinstance(last, Markup) and last != ""
-        if not (operation.params.heal and is_text and operation.constraint is None):
+        if not (operation.params.heal and is_text):
             return None
         if len(prompt) < 2 or len(prompt) == len(state.fixed):
             return None
         if self._healer is None:
             self._healer = Healer(self.serving.tokenizer, self.serving.vocab_size)
-        return self._healer.unstable(int(prompt[-1]), len(prompt) - 1)
+        return self._healer.unstable(int(prompt[-1]), len(prompt) - 1, operation.constraint)
 
     def _score(self, state: BranchState, operation: Score) -> ScoreJob:
         plain = state.run_ids(self.serving.tokenizer.encode_run)

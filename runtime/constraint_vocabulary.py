@@ -45,6 +45,8 @@ class Vocabulary:
         eos_token_ids: ids that end a text.
         encode: tokens of a text, with special tokens' names as plain text.
         vocab_size: width of the logits; ids beyond the list are padding.
+
+    `byte_ids` has a token for each byte that has one by itself.
     """
 
     def __init__(
@@ -64,9 +66,9 @@ class Vocabulary:
         special = {i for i in special_token_ids if i < self.vocab_size} | set(self.eos_token_ids)
         self.engine = self._build(special)
         self.eos_row = self._row(self.eos_token_ids)
-        self.text_row = self._row(
-            i for i, piece in enumerate(self.token_bytes) if piece and i not in special
-        )
+        text = [i for i, piece in enumerate(self.token_bytes) if piece and i not in special]
+        self.text_row = self._row(text)
+        self.byte_ids = {piece[0]: i for i in text if len(piece := self.token_bytes[i]) == 1}
 
     def _build(self, special: set[int]) -> llguidance.LLTokenizer:
         # Without an end token of the model's own, one more id stands for it inside the engine.

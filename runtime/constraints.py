@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -173,9 +174,20 @@ class Matcher:
                 f"{len(self.tokens) - num_tokens} took {taken_s:.2f} s; make it less ambiguous"
             )
 
+    def consume_rest(self, token_id: int, num_before: int) -> None:
+        """Go on by a token whose first `num_before` bytes stand before the constrained text."""
+        vocabulary = self.compiled.vocabulary
+        rest = vocabulary.token_bytes[token_id][num_before:]
+        self.consume([vocabulary.byte_ids[byte] for byte in rest])
+
     def num_valid(self, token_ids: Sequence[int]) -> int:
         """How many of the tokens could be consumed."""
         return int(self._engine.validate_tokens(list(token_ids)))
+
+    def num_valid_bytes(self, data: bytes) -> int:
+        """How many of the bytes could be consumed, each by the token that is that byte alone."""
+        ids = self.compiled.vocabulary.byte_ids
+        return self.num_valid(list(takewhile(lambda i: i >= 0, (ids.get(b, -1) for b in data))))
 
     def rollback(self, num_tokens: int) -> None:
         """Take back the last tokens, the end token included.

@@ -92,10 +92,11 @@ class GenerateJob(Job):
         return len(self.tracker.token_ids)
 
     def begin(self, sequence: Sequence) -> None:
-        """Take the sequence of the prompt; a constraint's forced beginning joins it at once."""
+        """Take the sequence of the prompt; a constraint's forced beginning joins it at once,
+        unless the prompt's last token is still to be chosen."""
         self.sequence = sequence
         self.sequences.add(sequence)
-        if self.matcher is not None:
+        if self.matcher is not None and self.unstable is None:
             self._after_constraint()
 
     @property
@@ -134,15 +135,25 @@ class GenerateJob(Job):
         elif token_id in self.params.stop_token_ids:
             self._end("stop", token_id)
         else:
-            self._append(token_id, logprob)
-            if self.ended is None and self.matcher is not None:
+            self._take(token_id, logprob)
+
+    def _take(self, token_id: int, logprob: TokenLogprob | None, *, skip: int = 0) -> None:
+        """A chosen token; its first `skip` bytes are the prompt's."""
+        self._append(token_id, logprob, skip=skip)
+        if self.ended is None and self.matcher is not None:
+            if skip:
+                self.matcher.consume_rest(token_id, skip)
+            else:
                 self.matcher.consume((token_id,))
-                self._after_constraint()
-            if self.ended is None:
-                self._check_length()
+            self._after_constraint()
+        self._check_length()
 
     def record(self, sequence: Sequence, first: int, logits: Tensor) -> None:
-        """Choose an unstable token again; log-probabilities of forced tokens from then on."""
+        """Choose an unstable token again; log-probabilities of forced tokens from then on.
+
+        Raises:
+            ConstraintError: as `accept`.
+        """
         num_top, vocab_size = self.params.top_logprobs, self.limits.vocab_size
         for position, row in enumerate(logits, first + 1):
             if position < sequence.num_prompt:
@@ -164,8 +175,7 @@ class GenerateJob(Job):
         self.first_token_s = time.monotonic()
         num_top, vocab_size = self.params.top_logprobs, self.limits.vocab_size
         record = row_logprob(logits, choice, num_top, vocab_size) if self._wants_logprobs else None
-        self._append(choice, record, skip=unstable.num_bytes)
-        self._check_length()
+        self._take(choice, record, skip=unstable.num_bytes)
 
     def computed(self, sequence: Sequence) -> list[Sequence]:
         """Nothing follows: the engine samples and goes on."""

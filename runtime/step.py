@@ -125,8 +125,12 @@ class Step:
             num_prompt = each.sequence.num_prompt
             for at in range(0, len(rows), MAX_LOGIT_ROWS):
                 logits = self._logits(rows[at : at + MAX_LOGIT_ROWS])
-                each.sequence.job.record(each.sequence, first + at, logits)
-            if each.sequence.num_prompt < num_prompt:
+                try:
+                    each.sequence.job.record(each.sequence, first + at, logits)
+                except RadixlangError as error:
+                    self._core.fail_job(each.sequence.job, error)
+                    break
+            if each.sequence.is_running and each.sequence.num_prompt < num_prompt:
                 self._shorten(each)
 
     def _shorten(self, each: _Progress) -> None:

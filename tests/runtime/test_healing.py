@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from radixlang.constraints import Choices, Grammar, JsonSchema, Regex, match
+from radixlang.errors import IncompleteError
 from radixlang.params import SamplingParams
 from radixlang.protocol import Markup
 from radixlang.runtime.healing import Healer
@@ -137,3 +139,110 @@ def test_prompt_whose_end_is_remembered_is_healed_all_the_same(make_runtime: Mak
             texts.append(branch.generate(params(heal=heal)).result(TIMEOUT).text)
             branch.release()
         assert texts[0] == texts[2]
+
+
+SPECS = (
+    Regex("[a-z]{2,9}( [a-z]{2,9}){0,3}"),
+    Regex("[eio].{3,9}"),
+    Choices(("he", "her", "own", "very night", "is")),
+    JsonSchema.of({"type": "integer", "maximum": 9999}, finish="close"),
+    Grammar('start: WORD (" " WORD)*\nWORD: /[a-z]+/'),
+)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: type(spec).__name__)
+def test_candidates_under_a_constraint_go_on_as_its_text_may_begin(
+    make_runtime: MakeRuntime, spec: Any
+) -> None:
+    runtime = make_runtime()
+    tokenizer, constraint = runtime.loaded.tokenizer, runtime.compile_constraint(spec)
+    healer, num_found = Healer(tokenizer, tokenizer.vocab_size), 0
+    texts = {i: data.decode() for i in range(tokenizer.vocab_size)
+             if i not in tokenizer.special_token_ids
+             and (data := tokenizer.token_bytes(i)).isascii()}  # fmt: skip
+    for token_id, text in texts.items():
+        expected = {
+            i for i, longer in texts.items() if longer.startswith(text)
+            and match(spec, longer[len(text) :]).status != "rejected"
+        }  # fmt: skip
+        found = healer.unstable(token_id, 5, constraint)
+        ids = {token_id} if found is None else set(found.candidate_ids.tolist())
+        assert ids & set(texts) == expected
+        num_found += found is not None
+    assert num_found
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_healed_prompt_and_a_constrained_text_are_whole(
+    make_runtime: MakeRuntime, temperature: float
+) -> None:
+    runtime = make_runtime()
+    healed: set[str] = set()
+    for spec in SPECS:
+        constraint = runtime.compile_constraint(spec)
+        for seed, prompt in enumerate(("the town ", "Paris i", "every n", "0 1 t", "the t")):
+            branch = runtime.new_branch()
+            branch.extend(prompt)
+            before = branch.tokens().result(TIMEOUT)
+            given = SamplingParams(max_tokens=40, temperature=temperature, seed=seed, logprobs=True)
+            generation = branch.generate(given, constraint)
+            streamed = "".join(delta.text for delta in generation)
+            done = generation.result(TIMEOUT)
+            tokens = branch.tokens().result(TIMEOUT)
+            assert match(spec, done.text)
+            assert streamed == done.text
+            assert runtime.decode(tokens) == prompt + done.text
+            assert len(done.logprobs) == len(done.token_ids)
+            if tokens[: len(before)] != before:
+                healed.add(type(spec).__name__)
+            branch.release()
+    assert len(healed) >= 3
+
+
+def test_the_healed_token_is_the_likeliest_of_those_that_may_stand(
+    make_runtime: MakeRuntime,
+) -> None:
+    """The model may prefer a token after which the constrained text cannot go on."""
+    runtime, num_ruled_out = make_runtime(), 0
+    tokenizer = runtime.loaded.tokenizer
+    healer = Healer(tokenizer, tokenizer.vocab_size)
+    constraint = runtime.compile_constraint(Regex("[eo][a-z ]{40}"))
+    for prompt in ("the town ", "every night t", "Paris is t", "0 1 2 t", "the north t"):
+        branch, probe = runtime.new_branch(), runtime.new_branch()
+        branch.extend(prompt)
+        *before, last = branch.tokens().result(TIMEOUT)
+        probe.extend(before)
+        given = params(top_logprobs=100, heal=False)
+        likely = [i for i, _ in probe.generate(given).result(TIMEOUT).logprobs[0].top]
+        legal, free = healer.unstable(last, 0, constraint), healer.unstable(last, 0)
+        ranked = [i for i in likely if i in legal.candidate_ids]
+        num_ruled_out += next(i for i in likely if i in free.candidate_ids) != ranked[0]
+        with pytest.raises(IncompleteError) as raised:
+            branch.generate(params(), constraint).result(TIMEOUT)
+        assert (
+            (prompt + raised.value.partial)
+            .encode()
+            .startswith(tokenizer.decode_bytes([*before, ranked[0]]))
+        )
+        branch.release()
+        probe.release()
+    assert num_ruled_out
+
+
+def test_a_constraint_that_a_healed_token_fails_harms_no_other(make_runtime: MakeRuntime) -> None:
+    runtime = make_runtime()
+    constraint = runtime.compile_constraint(Regex("[a-z ]{40}"))
+    branches = [runtime.new_branch() for _ in range(8)]
+    running = []
+    for i, branch in enumerate(branches):
+        branch.extend(f"{i} the town ")
+        given = SamplingParams(max_tokens=1 if i % 2 else 30, temperature=0.0, ignore_eos=True)
+        running.append(branch.generate(given, constraint if i % 2 else None))
+    for i, generation in enumerate(running):
+        if i % 2:
+            assert isinstance(generation.exception(TIMEOUT), IncompleteError)
+        else:
+            assert len(generation.result(TIMEOUT).token_ids) == 30
+    for branch in branches:
+        branch.release()
+    assert runtime.audit() == []
