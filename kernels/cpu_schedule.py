@@ -182,6 +182,9 @@ class _Builder:
         if end - begin == 1 and self._alone(slots):
             self.lone.append((rank, slots, start))
             return
+        if end - begin > 1 and self.window is None and self._alone(slots):
+            self.first.append(self._group([(rank, slots, start)]))
+            return
         if end - begin == 1 or self.window is None:
             slots, start = self._leave_runs(begin, end, slots, start)
         self.small.append((rank, slots, start))

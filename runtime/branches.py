@@ -24,6 +24,7 @@ from radixlang.runtime.branch import (
     Score,
     released_error,
 )
+from radixlang.runtime.drafts import Drafter
 from radixlang.runtime.generation import GenerateJob, GenerationLimits
 from radixlang.runtime.healing import Healer, Unstable
 from radixlang.runtime.jobs import Job
@@ -44,7 +45,8 @@ class Serving:
     """What branches need to know of the model.
 
     `vocab_size` bounds the ids that may be generated, `num_logits` is the width of the logits,
-    `max_tokens_held` the tokens that the pool has room for.
+    `max_tokens_held` the tokens that the pool has room for, `draft_tokens` the most that a step
+    guesses ahead.
     """
 
     tokenizer: Tokenizer
@@ -53,6 +55,7 @@ class Serving:
     num_logits: int
     end_ids: tuple[int, ...]
     max_tokens_held: int
+    draft_tokens: int = 0
 
 
 class Branches:
@@ -174,6 +177,7 @@ class Branches:
             ),
             constraint=_checked(operation.constraint),
             unstable=self._unstable(state, operation, prompt),
+            drafter=Drafter(serving.draft_tokens) if serving.draft_tokens else None,
             deadline_s=operation.deadline_s,
         )
         num_rows = 1 if job.unstable is None else 2

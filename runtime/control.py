@@ -26,6 +26,8 @@ def picture(core: EngineCore) -> RuntimeStats:
         num_recomputed_tokens=counters.num_recomputed_tokens,
         num_generated_tokens=counters.num_generated_tokens,
         num_forced_tokens=counters.num_forced_tokens,
+        num_draft_tokens=counters.num_draft_tokens,
+        num_accepted_draft_tokens=counters.num_accepted_draft_tokens,
         num_requests=counters.num_requests,
         num_failed_requests=counters.num_failed_requests,
         num_steps=counters.num_steps,

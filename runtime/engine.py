@@ -34,7 +34,7 @@ from radixlang.runtime.radix import Namespace, RadixTree
 from radixlang.runtime.runner import ModelRunner
 from radixlang.runtime.scheduler import Limits
 from radixlang.runtime.sequence import TokenIds
-from radixlang.runtime.sizes import make_cache, max_batch_tokens_for
+from radixlang.runtime.sizes import draft_tokens_for, make_cache, max_batch_tokens_for
 from radixlang.runtime.stats import Counters, RuntimeStats, StepProfile
 from radixlang.runtime.tokenizer import Tokenizer
 from radixlang.runtime.tree_view import draw, path_tokens, take_snapshot
@@ -57,7 +57,9 @@ class Runtime:
         eviction: "lru", "slru" or "lookahead".
         order: "depth_first" or "fcfs", the order of waiting requests.
         seed: key of the random numbers of generations that name no seed; None draws one.
-        deterministic: attention has the same bits in any batch.
+        deterministic: attention has the same bits in any batch; nothing is guessed ahead.
+        draft_tokens: most tokens that a step guesses ahead of a generation (see drafts.py); 0
+            goes token by token. By default 8 on a CPU and 0 on a GPU.
         cold_tokens: room for so many tokens in 8 bits: what is idle for cold_idle_s seconds, or
             would be evicted, moves there. 0, the default, keeps all keys and values exact.
         max_pinned_tokens: cap on prebuilt prefixes; by default half of the pool.
@@ -86,6 +88,7 @@ class Runtime:
         order: str = "depth_first",
         seed: int | None = None,
         deterministic: bool = False,
+        draft_tokens: int | None = None,
         cold_tokens: int = 0,
         cold_idle_s: float = 60.0,
         max_pinned_tokens: int | None = None,
@@ -127,6 +130,7 @@ class Runtime:
             num_logits=config.vocab_size,
             end_ids=model.eos_token_ids,
             max_tokens_held=pool.num_slots,
+            draft_tokens=draft_tokens_for(target, draft_tokens, deterministic=deterministic),
         )
         self.num_token_ids = config.vocab_size
         self.core = EngineCore(

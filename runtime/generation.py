@@ -22,11 +22,12 @@ from radixlang.protocol import (
     Usage,
 )
 from radixlang.runtime.branch import BranchState
+from radixlang.runtime.drafts import NO_DRAFT, Drafter
 from radixlang.runtime.healing import Unstable
 from radixlang.runtime.jobs import Job
 from radixlang.runtime.memory import Memory
 from radixlang.runtime.sampler import SamplingRow, choose_among, row_logprob
-from radixlang.runtime.sequence import Sequence
+from radixlang.runtime.sequence import Sequence, TokenIds
 from radixlang.runtime.stopping import Kept, TextTracker
 
 
@@ -49,6 +50,7 @@ class GenerateJob(Job):
         constraint: compiled constraint, None without one.
         unstable: last token of the prompt when it is to be chosen again, see healing.py.
         tracker: text of the generated tokens.
+        drafter: guesses ahead; None goes token by token.
     """
 
     samples = True
@@ -64,6 +66,7 @@ class GenerateJob(Job):
         tracker: TextTracker,
         constraint: Any | None = None,
         unstable: Unstable | None = None,
+        drafter: Drafter | None = None,
         deadline_s: float | None = None,
     ) -> None:
         super().__init__(branch, generation, deadline_s)
@@ -75,6 +78,7 @@ class GenerateJob(Job):
         self.constraint = constraint
         self.matcher = constraint.matcher() if constraint is not None else None
         self.unstable = unstable
+        self.drafter = drafter if constraint is None else None
         self.sequence: Sequence
         self.num_forced = 0
         self.first_token_s: float | None = None
@@ -105,21 +109,33 @@ class GenerateJob(Job):
         waits = self._wants_logprobs and None in self._logprobs
         return self.ended is not None and not waits
 
-    def row(self) -> SamplingRow | None:
-        """What the sampler needs for the next token; None where the mask says that none may come,
-        which ends the generation."""
-        params, sequence = self.params, self.sequence
+    def draft(self, num_running: int) -> TokenIds:
+        """A guess at the tokens after the pending one, no longer than what may still come."""
+        if self.drafter is None or self.ended is not None:
+            return NO_DRAFT
+        room = self.limits.max_tokens - self.num_generated - 1
+        return self.drafter.propose(self.sequence.tokens, num_running)[: max(0, room)]
+
+    def rows(self) -> list[SamplingRow]:
+        """What the sampler needs for the next token, and for those after each token of the draft;
+        none where the mask says that no token may come, which ends the generation."""
         if self.matcher is not None and self.matcher.is_finished:
             self._end("constraint", None)
-            return None
-        row = SamplingRow(params, self.seed, self.num_generated, bitmask=self._mask())
-        if self.num_generated < params.min_tokens:
+            return []
+        return [self._row(ahead) for ahead in range(len(self.sequence.draft) + 1)]
+
+    def _row(self, ahead: int) -> SamplingRow:
+        """The row after `ahead` tokens of the draft."""
+        params, sequence, index = self.params, self.sequence, self.num_generated + ahead
+        row = SamplingRow(params, self.seed, index, bitmask=self._mask())
+        if index < params.min_tokens:
             row.held_back = (*self._end_ids, *params.stop_token_ids)
         elif params.ignore_eos and self.matcher is not None:
             row.held_back = self.limits.end_ids  # its masks would let them end the text
         if row.has_penalty:
             row.prompt_ids = sequence.tokens[: sequence.num_prompt]
-            row.generated_ids = sequence.tokens[sequence.num_prompt :]
+            generated = sequence.tokens[sequence.num_prompt :]
+            row.generated_ids = np.concatenate((generated, sequence.draft[:ahead]))
         return row
 
     def accept(self, token_id: int, logprob: TokenLogprob | None) -> None:

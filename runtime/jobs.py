@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from radixlang.runtime.branch import BranchState
-from radixlang.runtime.sequence import Sequence
+from radixlang.runtime.drafts import NO_DRAFT
+from radixlang.runtime.sequence import Sequence, TokenIds
 
 if TYPE_CHECKING:
     from radixlang.runtime.memory import Memory
@@ -43,6 +44,10 @@ class Job:
     def num_generated(self) -> int:
         """Tokens generated so far."""
         return 0
+
+    def draft(self, num_running: int) -> TokenIds:
+        """A guess at the tokens after the pending one, for a step beside `num_running` others."""
+        return NO_DRAFT
 
     @property
     def is_ready(self) -> bool:

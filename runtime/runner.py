@@ -79,7 +79,7 @@ def tree_batch(batch: Batch) -> TreeBatch:
     tails = []
     for sequence, num_new in batch:
         node = sequence.node
-        tail = sequence.tail[: sequence.num_written + num_new]
+        tail = sequence.tail[: sequence.num_written + num_new + len(sequence.draft)]
         tails.append(forest.add(tail, forest.segment_of(node), node.end))
     return TreeBatch(
         segment_slots=forest.slots,
@@ -87,9 +87,14 @@ def tree_batch(batch: Batch) -> TreeBatch:
         segment_start=np.array(forest.start, np.int32),
         branch_segment=np.array(tails, np.int32),
         branch_query_start=np.array([each.num_computed for each, _ in batch], np.int32),
-        branch_num_queries=np.array([num_new for _, num_new in batch], np.int32),
+        branch_num_queries=np.array(_num_rows(batch), np.int32),
         segment_quantized=np.array(forest.quantized) if any(forest.quantized) else None,
     )
+
+
+def _num_rows(batch: Batch) -> list[int]:
+    """Rows that each sequence has in the step: its new tokens and its draft."""
+    return [num_new + len(sequence.draft) for sequence, num_new in batch]
 
 
 class ModelRunner:
@@ -119,18 +124,16 @@ class ModelRunner:
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> Output:
-        """Compute the pending tokens of a batch (each at least 1) and write their KV."""
+        """Compute pending tokens (of each at least 1) and drafts of a batch and write their KV."""
         with self._profile.part("plan"):
             plan = self._plan_for(batch)
-            ids = np.concatenate(
-                [each.tokens[each.num_computed : each.num_computed + n] for each, n in batch]
-            )
+            ids = np.concatenate([each.inputs(num_new) for each, num_new in batch])
             input_ids = torch.from_numpy(ids.astype(np.int64)).to(self.model.device)
         with self._profile.part("model"):
             hidden = self._forward(input_ids, plan)
             finite = hidden.float().sum(dim=1).isfinite()
             all_finite = bool(finite.all())
-        counts = [num_new for _, num_new in batch]
+        counts = _num_rows(batch)
         offsets = np.concatenate(([0], np.cumsum(counts)[:-1])).tolist()
         if all_finite:
             return Output(hidden, offsets, [True] * len(batch))
@@ -168,7 +171,7 @@ class ModelRunner:
 
     def _plan_for(self, batch: Batch) -> AttentionPlan:
         planned = [(sequence, sequence.node) for sequence, _ in batch]
-        is_decode = all(num_new == 1 for _, num_new in batch)
+        is_decode = all(num_rows == 1 for num_rows in _num_rows(batch))
         layout = self._memory.tree.layout_version
         plan = self._plan
         if is_decode and plan is not None and planned == self._planned and layout == self._layout:

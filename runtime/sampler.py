@@ -161,7 +161,8 @@ def _apply_penalties(logits: Tensor, rows: list[SamplingRow]) -> None:
             continue
         params = row.params
         if params.repetition_penalty != 1.0:
-            seen = _index(np.unique(np.concatenate((row.prompt_ids, row.generated_ids))), logits)
+            both = np.unique(np.concatenate((row.prompt_ids, row.generated_ids)))
+            seen = _index(both[both < len(logit)], logits)  # a prompt may hold ids of the padding
             value, penalty = logit[seen], params.repetition_penalty
             logit[seen] = torch.where(value > 0, value / penalty, value * penalty)
         ids, counts = np.unique(row.generated_ids, return_counts=True)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from radixlang.errors import PoolExhaustedError
+from radixlang.runtime.drafts import NO_DRAFT
 from radixlang.runtime.jobs import Job
 from radixlang.runtime.memory import Memory
 from radixlang.runtime.pool import PoolFull
@@ -103,7 +104,7 @@ class Scheduler:
     def next_batch(self) -> list[tuple[Sequence, int]]:
         """Sequences of the next step with the number of tokens each computes (0: only logits).
 
-        Memory for all of them is reserved.
+        Memory for all of them, and for their drafts, is reserved.
         """
         batch: dict[Sequence, int] = {}
         budget = self.limits.max_batch_tokens
@@ -113,6 +114,7 @@ class Scheduler:
             if budget > 0 and sequence.is_running:
                 budget -= self._schedule(sequence, budget, batch)
         self._admit(batch, budget)
+        self._draft(batch)
         return list(batch.items())
 
     def committed(self, sequence: Sequence) -> None:
@@ -210,6 +212,15 @@ class Scheduler:
             f"are free and {self.memory.tree.num_protected_tokens} cached tokens are in use. "
             "Make the pool larger (kv_bytes= or num_pages=), or the prompt shorter"
         )
+
+    def _draft(self, batch: dict[Sequence, int]) -> None:
+        """Guess ahead where a token is to be sampled, in slots that are free anyway."""
+        decoding = [each for each in batch if not each.is_prefilling]
+        for sequence in decoding:
+            sequence.draft = NO_DRAFT
+            if batch[sequence] == sequence.num_pending == 1:
+                draft = sequence.job.draft(len(decoding))
+                sequence.draft = draft[: sequence.num_unwritten - 1]
 
     # ---- admission
 

@@ -2,7 +2,8 @@
 
 Positions 0 to `num_computed` have keys and values. Those up to the end of the leased node are in
 the tree; the rest is the private tail, which nobody else sees until it is committed. Tokens from
-`num_computed` on are pending: the next steps compute them.
+`num_computed` on are pending: the next steps compute them. A draft follows them in one step: tokens
+that are only guessed, whose slots are free again when they were wrong.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from radixlang.runtime.drafts import NO_DRAFT
 from radixlang.runtime.lease import Lease
 from radixlang.runtime.pool import NO_SLOTS, Slots
 from radixlang.runtime.radix import Namespace, RadixNode
@@ -35,7 +37,7 @@ class Sequence:
         holder: label for the leak scanner.
     """
 
-    __slots__ = ("_buffer", "arrival", "counted", "first_logit", "followers",
+    __slots__ = ("_buffer", "arrival", "counted", "draft", "first_logit", "followers",
                  "holder", "is_running", "job", "leader_key", "lease", "namespace", "num_computed",
                  "num_prompt", "num_tokens", "overtaken", "reached", "tail")  # fmt: skip
 
@@ -55,6 +57,7 @@ class Sequence:
         self.num_tokens = self.num_prompt = len(tokens)
         self.first_logit = first_logit
         self.counted = self.reached = counted
+        self.draft: TokenIds = NO_DRAFT
         self.holder = holder
         self.num_computed = 0
         self.lease: Lease | None = None
@@ -74,6 +77,11 @@ class Sequence:
     def num_pending(self) -> int:
         """Tokens without keys and values yet."""
         return self.num_tokens - self.num_computed
+
+    def inputs(self, num_new: int) -> TokenIds:
+        """What a step feeds to the model: the next pending tokens, and the draft."""
+        pending = self._buffer[self.num_computed : self.num_computed + num_new]
+        return np.concatenate((pending, self.draft)) if len(self.draft) else pending
 
     @property
     def is_prefilling(self) -> bool:

@@ -14,11 +14,31 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 _CPU_SHARE, _CPU_MAX_BYTES = 0.25, 4 * 2**30
 _GPU_SHARE = 0.85  # of what is free once the weights are loaded
 _MIN_TOKENS = 16
+_CPU_DRAFT = 8
 
 
 def max_batch_tokens_for(device: torch.device) -> int:
     """Tokens a step: on a CPU few, since other branches wait for the step to end."""
     return 512 if device.type == "cpu" else 8192
+
+
+def draft_tokens_for(device: torch.device, asked: int | None, *, deterministic: bool) -> int:
+    """Most tokens guessed ahead: on a GPU a step of one token replays a graph, and is cheaper.
+
+    Raises:
+        ParameterError: a negative number, or one beside `deterministic`, which computes a token
+            in the same calls however it came about.
+    """
+    if asked is None:
+        return 0 if deterministic or device.type != "cpu" else _CPU_DRAFT
+    if not isinstance(asked, int) or asked < 0:
+        raise ParameterError(f"draft_tokens must be 0 or more, got {asked!r}")
+    if asked and deterministic:
+        raise ParameterError(
+            f"draft_tokens={asked} guesses ahead, which computes a token in other calls than alone "
+            "and may change its last bits; leave it out, or give deterministic=False"
+        )
+    return asked
 
 
 def make_cache(

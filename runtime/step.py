@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from radixlang.errors import NumericalError, RadixlangError
+from radixlang.runtime.drafts import NO_DRAFT
 from radixlang.runtime.generation import GenerateJob, no_token_left
 from radixlang.runtime.masks import Masks
 from radixlang.runtime.sampler import SamplingRow, sample
@@ -26,18 +27,25 @@ class _Progress:
     """One sequence in one step.
 
     `output` are the rows of the model's output [num_new, hidden] for positions from `start` on;
-    for a prompt whose end was remembered, num_new is 0 and the rows are its last.
+    for a prompt whose end was remembered, num_new is 0 and the rows are its last. `drafted` are
+    those of the draft.
     """
 
     sequence: Sequence
     num_new: int
     output: Tensor
     start: int
+    drafted: Tensor | None = None
     is_finite: bool = True
 
     @property
+    def sampled(self) -> list[Tensor]:
+        """The rows that tokens are sampled from: the last, and those of the draft."""
+        return [self.output[-1], *(() if self.drafted is None else self.drafted)]
+
+    @property
     def samples(self) -> bool:
-        """Whether a token is to be sampled from the last row."""
+        """Whether a token is to be sampled after the last row."""
         sequence, job = self.sequence, self.sequence.job
         is_last = self.start + len(self.output) == sequence.num_tokens
         return self.is_finite and is_last and isinstance(job, GenerateJob) and job.ended is None
@@ -91,7 +99,7 @@ class Step:
                 self._commit(each)
         with profile.part("text"):
             for each in work:
-                self._accept(each, tokens.get(each))
+                self._accept(each, tokens.get(each, []))
             self._end(work)
 
     def close(self) -> None:
@@ -101,15 +109,17 @@ class Step:
     def _compute(self, batch: list[tuple[Sequence, int]]) -> list[_Progress]:
         """Run the model over what has pending tokens; the rest has its output already."""
         running = [pair for pair in batch if pair[1]]
-        work = []
+        work: list[_Progress] = []
         if running:
             out = self._core.runner.run(running)
-            work = [
-                _Progress(sequence, n, out.hidden[at : at + n], sequence.num_computed, is_finite)
-                for (sequence, n), at, is_finite in zip(
-                    running, out.offsets, out.is_finite, strict=True
-                )
-            ]
+            for (sequence, n), at, is_finite in zip(
+                running, out.offsets, out.is_finite, strict=True
+            ):
+                each = _Progress(sequence, n, out.hidden[at : at + n], sequence.num_computed)
+                each.is_finite = is_finite
+                if num_drafted := len(sequence.draft):
+                    each.drafted = out.hidden[at + n : at + n + num_drafted]
+                work.append(each)
         for sequence, num_new in batch:
             rows = None if num_new else self._core.memory.end_rows(sequence)
             if rows is not None:
@@ -140,37 +150,37 @@ class Step:
         each.output, each.num_new = each.output[:num_rows], min(each.num_new, num_rows)
         self._core.memory.retreat(sequence, sequence.num_prompt)
 
-    def _sample(self, work: list[_Progress]) -> dict[_Progress, _Token]:
-        """A token for each; those whose constraint fails here are left out."""
-        found: dict[_Progress, _Token] = {}
-        rows = [(each, row) for each in work if (row := self._row(each.sequence)) is not None]
+    def _sample(self, work: list[_Progress]) -> dict[_Progress, list[_Token]]:
+        """A token for each sampled row; those whose constraint fails here are left out."""
+        found: dict[_Progress, list[_Token]] = {}
+        rows = [
+            (each, hidden, row)
+            for each in work
+            if (asked := self._rows(each.sequence))
+            for hidden, row in zip(each.sampled, asked, strict=True)
+        ]
         for start in range(0, len(rows), MAX_LOGIT_ROWS):
             part = rows[start : start + MAX_LOGIT_ROWS]
-            logits = self._logits(torch.stack([each.output[-1] for each, _ in part]))
-            got = sample(logits, [row for _, row in part], self._vocab_size)
-            found |= {
-                each: _Token(*token)
-                for (each, _), token in zip(
-                    part,
-                    zip(got.token_ids, got.is_finite, got.is_allowed, got.logprobs, strict=True),
-                    strict=True,
-                )
-            }
+            logits = self._logits(torch.stack([hidden for _, hidden, _ in part]))
+            got = sample(logits, [row for *_, row in part], self._vocab_size)
+            told = zip(got.token_ids, got.is_finite, got.is_allowed, got.logprobs, strict=True)
+            for (each, *_), token in zip(part, told, strict=True):
+                found.setdefault(each, []).append(_Token(*token))
         return found
 
     def _logits(self, hidden: Tensor) -> Tensor:
         with self._core.profile.part("model"):
             return self._core.runner.model.logits(hidden)
 
-    def _row(self, sequence: Sequence) -> SamplingRow | None:
+    def _rows(self, sequence: Sequence) -> list[SamplingRow]:
         job = sequence.job
         if not sequence.is_running or not isinstance(job, GenerateJob):
-            return None
+            return []
         try:
-            return job.row()
+            return job.rows()
         except RadixlangError as error:
             self._core.fail_job(job, error)
-            return None
+            return []
 
     def _commit(self, each: _Progress) -> None:
         """The computed prompt comes into the tree; a bad one never does."""
@@ -189,27 +199,41 @@ class Step:
             core.memory.ends.put(sequence.node, each.output[-2:].clone())
         core.scheduler.committed(sequence)
 
-    def _accept(self, each: _Progress, token: _Token | None) -> None:
-        """Give a generation its token, and readers what is new."""
+    def _accept(self, each: _Progress, tokens: list[_Token]) -> None:
+        """Give a generation its tokens, and readers what is new."""
         core, sequence = self._core, each.sequence
         job = sequence.job
         if not sequence.is_running or not isinstance(job, GenerateJob):
             return
-        if token is not None and not token.is_finite:
-            core.fail_job(job, _not_finite(sequence))
-            return
-        if token is not None and not token.is_allowed:
-            core.fail_job(job, no_token_left(job))
-            return
         try:
-            if token is not None:
-                job.accept(token.token_id, token.logprob)
+            self._accept_tokens(sequence, job, tokens)
         except RadixlangError as error:
             core.fail_job(job, error)
+            return
         core.count_generated(job)
         delta = job.tracker.take_delta() if job.ended is None else None
         if delta is not None:
             core.later(lambda: job.generation.push(delta))
+
+    def _accept_tokens(self, sequence: Sequence, job: GenerateJob, tokens: list[_Token]) -> None:
+        """Take the sampled tokens as long as the draft foresaw them, and the one after those."""
+        draft, sequence.draft = sequence.draft, NO_DRAFT
+        num_kept = 0
+        for token in tokens:
+            if not token.is_finite:
+                raise _not_finite(sequence)
+            if not token.is_allowed:
+                raise no_token_left(job)
+            job.accept(token.token_id, token.logprob)
+            is_last = job.ended is not None or num_kept == len(draft)
+            if is_last or token.token_id != draft[num_kept]:
+                break
+            num_kept += 1
+            self._core.memory.wrote(sequence, 1)
+        if len(draft) and job.drafter is not None:
+            job.drafter.learn(len(draft), num_kept)
+            self._core.counters.num_draft_tokens += len(draft)
+            self._core.counters.num_accepted_draft_tokens += num_kept
 
     def _end(self, work: list[_Progress]) -> None:
         """Finish the jobs that have all they need."""

@@ -81,7 +81,7 @@ def test_output_on_a_cached_prefix_equals_the_whole_prompt(tiny_model: Any) -> N
 
 
 def test_decoding_moves_one_plan_on(make_runtime: Callable[..., Any]) -> None:
-    runtime = make_runtime()
+    runtime = make_runtime(draft_tokens=0)
     branches = [runtime.new_branch() for _ in range(4)]
     for index, branch in enumerate(branches):
         branch.extend([20 + index, 30, 40])

@@ -181,6 +181,12 @@ def test_penalties_as_defined() -> None:
     assert best(repetition_penalty=5.0) == 3  # 0.4 and 0.3 against 0.5
 
 
+def test_a_penalty_passes_over_prompt_tokens_that_cannot_be_generated() -> None:
+    penalised = row(temperature=0.0, repetition_penalty=5.0)
+    penalised.prompt_ids = np.array([0, 5], np.int32)  # of a vocabulary of 4, padded to 8
+    assert sample(torch.tensor([[2.0, 1.0, 0, 0, 0, 0, 0, 0]]), [penalised], 4).token_ids == [1]
+
+
 def test_numbers_are_keyed_and_uniform() -> None:
     numbers = uniform([9] * 5000, list(range(5000)))
     assert numbers.min() >= 0

@@ -1,0 +1,230 @@
+"""Guessing ahead: the same tokens in fewer steps, and nothing left behind by wrong guesses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radixlang.errors import ParameterError
+from radixlang.params import SamplingParams
+from radixlang.runtime import drafts
+from radixlang.runtime.drafts import MAX_MATCH, MIN_MATCH, Drafter, lookup
+
+TIMEOUT = 60
+MakeRuntime = Callable[..., Any]
+
+
+def ids(*tokens: int) -> Any:
+    return np.array(tokens, np.int32)
+
+
+# ---- the lookup
+
+
+def test_what_followed_the_last_tokens_before_is_the_draft() -> None:
+    assert lookup(ids(1, 2, 3, 4, 5, 9, 1, 2), 3).tolist() == [3, 4, 5]
+
+
+def test_the_longest_match_counts_then_the_latest() -> None:
+    longest = ids(7, 1, 2, 50, 8, 1, 2, 60, 7, 1, 2)
+    assert lookup(longest, 1).tolist() == [50]
+    latest = ids(1, 2, 50, 1, 2, 60, 1, 2)
+    assert lookup(latest, 1).tolist() == [60]
+
+
+def test_a_repetition_goes_on_round_and_round() -> None:
+    assert lookup(ids(5, 6, 5, 6), 5).tolist() == [5, 6, 5, 6, 5]
+    assert lookup(ids(1, 4, 4, 4), 3).tolist() == [4, 4, 4]
+
+
+@pytest.mark.parametrize("tokens", [(1,), (1, 1), (1, 2, 3), (9, 2, 8, 2)])
+def test_too_little_in_common_gives_no_draft(tokens: tuple[int, ...]) -> None:
+    assert lookup(ids(*tokens), 4).tolist() == []
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 6))
+def test_a_draft_continues_a_real_match(tokens: list[int], count: int) -> None:
+    draft = lookup(ids(*tokens), count).tolist()
+    ends = [
+        end
+        for end in range(MIN_MATCH, len(tokens))
+        if tokens[end - MIN_MATCH : end] == tokens[-MIN_MATCH:]
+    ]
+    assert bool(draft) == bool(ends)
+    if draft:
+        assert len(draft) == count
+
+        def common(end: int) -> int:
+            same = [tokens[end - n : end] == tokens[-n:] for n in range(1, min(end, MAX_MATCH) + 1)]
+            return [*same, False].index(False)
+
+        best = max(ends, key=lambda end: (common(end), end))
+        whole = tokens[best:]
+        assert draft == [whole[i % len(whole)] for i in range(count)]
+
+
+# ---- how many
+
+
+def test_wrong_guesses_make_drafts_shorter_until_there_are_none() -> None:
+    drafter, text = Drafter(8), ids(*[1, 2, 3, 4, 5, 6, 7, 8, 9] * 2)
+    lengths = []
+    while not lengths or lengths[-1]:
+        lengths.append(len(drafter.propose(text, 4)))
+        drafter.learn(lengths[-1], 0)
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] > 1
+    assert len(lengths) < 12
+
+
+def test_a_drafter_that_gave_up_tries_again_later() -> None:
+    drafter, text = Drafter(8), ids(*[1, 2, 3] * 4)
+    while len(drafter.propose(text, 12)):
+        drafter.learn(8, 0)
+    tries = [len(drafter.propose(text, 12)) for _ in range(100)]
+    assert tries[0] == 0
+    assert max(tries) >= 1
+
+
+def test_right_guesses_make_drafts_as_long_as_allowed() -> None:
+    drafter, text = Drafter(8), ids(*[1, 2, 3] * 4)
+    for _ in range(8):
+        drafter.learn(8, 8)
+    assert len(drafter.propose(text, 1)) == 8
+    assert len(drafter.propose(text, 64)) == 0  # a row would cost more than it gives
+
+
+# ---- in the engine
+
+
+PARAMS = {
+    "greedy": {"temperature": 0.0},
+    "sampled": {"temperature": 0.7, "seed": 3},
+    "top_p": {"temperature": 1.0, "top_p": 0.8, "seed": 4},
+    "penalties": {"temperature": 0.0, "repetition_penalty": 1.3, "frequency_penalty": 0.2},
+    "min_tokens": {"temperature": 0.9, "seed": 5, "min_tokens": 20},
+    "stop_token": {"temperature": 0.9, "seed": 6, "stop_token_ids": tuple(range(100, 140))},
+}
+
+
+def prompts() -> list[list[int]]:
+    """Prompts that begin alike."""
+    rng = np.random.default_rng(0)
+    phrase = rng.integers(3, 448, 40).tolist()
+    return [phrase + rng.integers(3, 448, 5).tolist() for _ in range(3)]
+
+
+def outcomes(runtime: Any, params: SamplingParams) -> list[Any]:
+    branches = [runtime.new_branch() for _ in prompts()]
+    for branch, prompt in zip(branches, prompts(), strict=True):
+        branch.extend(prompt)
+    generations = [branch.generate(params) for branch in branches]
+    results = [each.result(TIMEOUT) for each in generations]
+    for branch, generation, done in zip(branches, generations, results, strict=True):
+        assert "".join(delta.text for delta in generation) == done.text
+        branch.release()
+    return results
+
+
+def foresee(
+    monkeypatch: pytest.MonkeyPatch, texts: list[list[int]], *, wrong_in: int | None = None
+) -> None:
+    """Let drafts be what will come, but for every `wrong_in`-th token."""
+
+    def guess(tokens: Any, count: int) -> Any:
+        at = len(tokens)
+        for text in texts:
+            if text[:at] == tokens.tolist():
+                coming = enumerate(text[at : at + count], at)
+                return ids(*(t + 1 if wrong_in and not i % wrong_in else t for i, t in coming))
+        return drafts.NO_DRAFT
+
+    monkeypatch.setattr(drafts, "lookup", guess)
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("kind", PARAMS)
+def test_drafts_change_no_token(
+    make_runtime: MakeRuntime, monkeypatch: pytest.MonkeyPatch, kind: str, page_size: int
+) -> None:
+    params = SamplingParams(max_tokens=48, logprobs=True, top_logprobs=2, **PARAMS[kind])
+    plain = make_runtime(draft_tokens=0, page_size=page_size)
+    guessing = make_runtime(draft_tokens=6, page_size=page_size)
+    right = outcomes(plain, params)
+    whole = [[*prompt, *done.token_ids] for prompt, done in zip(prompts(), right, strict=True)]
+    foresee(monkeypatch, whole, wrong_in=5)
+    for expected, found in zip(right, outcomes(guessing, params), strict=True):
+        assert found.token_ids == expected.token_ids
+        assert found.text == expected.text
+        assert found.finish_reason == expected.finish_reason
+        assert found.usage.num_generated_tokens == expected.usage.num_generated_tokens
+        for a, b in zip(found.logprobs, expected.logprobs, strict=True):
+            assert a.logprob == pytest.approx(b.logprob, abs=1e-4)
+    assert plain.stats().num_draft_tokens == 0
+    assert 0 < guessing.stats().num_accepted_draft_tokens < guessing.stats().num_draft_tokens
+    assert guessing.audit() == []
+    assert guessing.flush_cache() > 0
+    assert guessing.stats().num_pages_free == guessing.stats().num_pages_total
+
+
+def test_tokens_that_were_foreseen_take_no_step_of_their_own(
+    make_runtime: MakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt, steps = list(range(20, 40)), {}
+    params = SamplingParams(max_tokens=200, temperature=0.0, ignore_eos=True)
+    for most in (0, 8):
+        runtime = make_runtime(draft_tokens=most, debug=False)
+        branch = runtime.new_branch()
+        branch.extend(prompt)
+        done = branch.generate(params).result(TIMEOUT)
+        steps[most] = runtime.stats().num_steps
+        assert steps[most] + runtime.stats().num_accepted_draft_tokens == 200
+        foresee(monkeypatch, [[*prompt, *done.token_ids]])
+    assert steps[0] == 200
+    assert steps[8] < 30
+
+
+def test_a_branch_goes_on_from_tokens_that_were_guessed(
+    make_runtime: MakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts: list[list[Any]] = []
+    for most in (0, 8):
+        runtime = make_runtime(draft_tokens=most)
+        branch = runtime.new_branch()
+        branch.extend([5, 6, 7, 8] * 8)
+        params = SamplingParams(max_tokens=30, temperature=0.0, ignore_eos=True)
+        first = branch.generate(params).result(TIMEOUT)
+        children = branch.fork(2)
+        for child, extra in zip(children, ([9, 10], [11]), strict=True):
+            child.extend(extra)
+        rest = [child.generate(params).result(TIMEOUT) for child in children]
+        texts.append([first.token_ids, *(each.token_ids for each in rest)])
+        assert runtime.audit() == []
+        foresee(monkeypatch, [[5, 6, 7, 8] * 8 + list(first.token_ids)], wrong_in=4)
+    assert texts[0] == texts[1]
+
+
+def test_a_pool_without_room_ahead_goes_token_by_token(make_runtime: MakeRuntime) -> None:
+    runtime = make_runtime(draft_tokens=8, num_pages=96)
+    branch = runtime.new_branch()
+    branch.extend([5, 6, 7, 8] * 5)
+    params = SamplingParams(max_tokens=76, temperature=0.0, ignore_eos=True)
+    assert len(branch.generate(params).result(TIMEOUT).token_ids) == 76
+    assert runtime.audit() == []
+
+
+@pytest.mark.parametrize("bad", [-1, 2.5, "8"])
+def test_a_wrong_number_of_draft_tokens_is_refused(make_runtime: MakeRuntime, bad: Any) -> None:
+    with pytest.raises(ParameterError, match="draft_tokens must be 0 or more"):
+        make_runtime(draft_tokens=bad)
+
+
+def test_deterministic_runtimes_do_not_guess(make_runtime: MakeRuntime) -> None:
+    assert make_runtime(deterministic=True).core.branches.serving.draft_tokens == 0
+    with pytest.raises(ParameterError, match="draft_tokens=4 guesses ahead"):
+        make_runtime(deterministic=True, draft_tokens=4)
