@@ -18,7 +18,7 @@ class SamplingParams:
 
     Args:
         max_tokens: most tokens to generate.
-        min_tokens: end tokens and stop strings are held back until this many tokens exist.
+        min_tokens: end tokens are held back, and stops overlooked, until this many tokens exist.
         temperature: 0 is greedy.
         top_k: keep the k most likely tokens; None keeps all.
         top_p: keep the smallest set of tokens with this much probability.
@@ -28,8 +28,8 @@ class SamplingParams:
         repetition_penalty: divides positive and multiplies negative logits of seen tokens
             (prompt included), as in CTRL (Keskar et al. 2019, section 4.1).
         stop: strings that end the generation; the text ends before the match.
-        stop_regex: Python patterns that end the generation where their first match begins. Text
-            is streamed only at the end, for until then a match may still begin earlier.
+        stop_regex: Python patterns that end the generation where their first match begins, as soon
+            as there is one. Text in which a match may still begin is held back from streams.
         stop_token_ids: token ids that end it, beside the model's own end tokens.
         ignore_eos: go on past the model's end tokens.
         seed: 64-bit key of this generation's random numbers; None draws one.

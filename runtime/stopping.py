@@ -1,8 +1,7 @@
 """The text of a generation as it grows: stop strings, and which tokens stay on the branch.
 
 Stop strings are looked for in the text, so one may begin and end anywhere inside tokens. Text
-that could still turn out to be the beginning of one is held back from streams; with stop patterns
-that is all of it. After a match the
+that could still turn out to be the beginning of one is held back from streams. After a match the
 branch keeps the tokens that end at or before it; where the match begins inside a token, the part
 of that token before the match is handed back as text, which the next run on the branch begins with.
 """
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from radixlang.protocol import Delta
+from radixlang.runtime.partial_patterns import partial_pattern
 from radixlang.runtime.tokenizer import TextStream
 
 
@@ -34,10 +34,10 @@ class TextTracker:
         stream: a fresh incremental decoder.
         stops: stop strings.
         patterns: regular expressions; a generation ends where the first match begins.
-        min_tokens: both count from this many tokens on.
+        min_tokens: both may begin behind this many tokens.
     """
 
-    __slots__ = ("_ends", "_forced", "_held", "_min_tokens", "_patterns", "_sent_chars",
+    __slots__ = ("_ends", "_forced", "_free", "_held", "_min_tokens", "_patterns", "_sent_chars",
                  "_sent_tokens", "_stops", "_stream", "_whole", "stop", "text",
                  "token_ids")  # fmt: skip
 
@@ -50,14 +50,15 @@ class TextTracker:
     ) -> None:
         self._stream = stream
         self._stops = tuple(stops)
-        self._patterns = tuple(map(re.compile, patterns))
+        self._patterns = [(re.compile(pattern), partial_pattern(pattern)) for pattern in patterns]
         self._min_tokens = min_tokens
         self.text = ""
         self.token_ids: list[int] = []
         self.stop: tuple[str, int] | None = None  # the stop string found, and where it begins
         self._ends: list[int] = []  # characters of text after each token
         self._whole: list[bool] = []  # no character is half done after that token
-        self._held = 0  # characters at the end that may begin a stop string
+        self._held = 0  # characters at the end that may begin a stop
+        self._free = 0  # characters at the beginning in which none begins
         self._sent_chars = self._sent_tokens = 0
         self._forced: list[bool] = []
 
@@ -70,7 +71,7 @@ class TextTracker:
         self._whole.append(not self._stream.is_inside_character)
         self._forced.append(forced)
         if (self._stops or self._patterns) and piece:
-            self._look_for_stop(len(piece))
+            self._look_for_stop()
         return self.stop is not None
 
     @property
@@ -115,26 +116,30 @@ class TextTracker:
             return None
         return Delta(text, ids, sum(self._forced[first : self._sent_tokens]))
 
-    def _look_for_stop(self, num_new: int) -> None:
-        text = self.text
-        if len(self.token_ids) >= self._min_tokens:
-            found = []
-            for stop in self._stops:
-                at = text.find(stop, max(0, len(text) - num_new - len(stop) + 1))
-                if at >= 0:
-                    found.append((at, -len(stop), stop))
-            for pattern in self._patterns:
-                match = pattern.search(text)
-                if match:
-                    found.append((match.start(), -len(match[0]), pattern.pattern))
-            if found:
-                at, _, stop = min(found)
-                self.stop = (stop, at)
-                return
-        if self._patterns:
-            self._held = len(text) - self._sent_chars
-        else:
-            self._held = max(_num_begun(text, stop) for stop in self._stops)
+    def _look_for_stop(self) -> None:
+        text, free = self.text, self._free
+        if len(self.token_ids) <= self._min_tokens:
+            self._free = len(text)
+            return
+        found = []
+        for stop in self._stops:
+            at = text.find(stop, free)
+            if at >= 0:
+                found.append((at, -len(stop), stop))
+        for pattern, _ in self._patterns:
+            match = pattern.search(text, free)
+            if match:
+                found.append((match.start(), -len(match[0]), pattern.pattern))
+        if found:
+            at, _, stop = min(found)
+            self.stop = (stop, at)
+            return
+        begun = [len(text) - _num_begun(text[free:], stop) for stop in self._stops]
+        for _, partial in self._patterns:
+            begin = partial.search(text, free) if partial is not None else None
+            begun.append(free if begin is None else begin.start())
+        self._free = min(begun)
+        self._held = len(text) - self._free
 
 
 def _num_begun(text: str, stop: str) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,9 +15,15 @@ from radixlang.runtime.stopping import TextTracker
 TIMEOUT = 60
 
 
-def track(tiny_model: Any, ids: list[int], stops: list[str], min_tokens: int = 0) -> Any:
+def track(
+    tiny_model: Any,
+    ids: list[int],
+    stops: list[str],
+    min_tokens: int = 0,
+    patterns: Sequence[str] = (),
+) -> Any:
     """Push ids until a stop; returns the tracker, what it kept and all deltas."""
-    tracker = TextTracker(tiny_model.tokenizer.stream(), stops, min_tokens)
+    tracker = TextTracker(tiny_model.tokenizer.stream(), stops, min_tokens, patterns)
     deltas = []
     for token_id in ids:
         is_over = tracker.push(token_id)
@@ -70,6 +77,53 @@ def test_stop_counts_from_min_tokens_on(tiny_model: Any) -> None:
     ids = [t for piece in ("a", "#", "b", "#", "c") for t in tiny_model.tokenizer.encode(piece)]
     _, kept, _ = track(tiny_model, ids, ["#"], min_tokens=3)
     assert kept.text == "a#b"
+
+
+def test_min_tokens_are_kept_whatever_stops_begin_in_them(tiny_model: Any) -> None:
+    ids = [t for piece in ("a", "#", "b", "#", "c") for t in tiny_model.tokenizer.encode(piece)]
+    for stops, patterns in ((["#"], []), ([], ["#"])):
+        kept = [track(tiny_model, ids, stops, least, patterns)[1] for least in range(5)]
+        assert [each.text for each in kept] == ["a", "a", "a#b", "a#b", "a#b#c"]
+        assert all(each.num_tokens >= least for least, each in enumerate(kept))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "shown"),
+    [
+        ("##", ["x", "y", "#z", "1", "#"]),
+        ("#+z[a-z]", ["x", "y", "#z1", "#"]),
+        ("[0-9]+#", ["x", "y", "#", "z"]),  # ends before "1#"
+        ("(?i)Q", ["x", "y", "#", "z", "1", "#"]),
+        ("y[^q]*q", ["x", "y#z1#"]),
+        (r"([xq])[yq]#\1", ["xy#z1#"]),  # refers to its own group: all of it may be the beginning
+    ],
+)
+def test_text_in_which_no_pattern_can_begin_is_streamed(
+    tiny_model: Any, pattern: str, shown: list[str]
+) -> None:
+    ids = [t for piece in "xy#z1#" for t in tiny_model.tokenizer.encode(piece)]
+    _, kept, deltas = track(tiny_model, ids, [], patterns=[pattern])
+    assert [delta.text for delta in deltas if delta.text] == shown
+    assert "".join(shown) == kept.text
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_streams_never_show_what_a_pattern_cuts(tiny_model: Any, seed: int) -> None:
+    choose = random.Random(seed)
+    parts = ["a", "b", "#", "\n", "é"]
+    pieces = [choose.choice(parts) for _ in range(30)]
+    pattern = choose.choice(
+        [r"#\n+a", r"(?m:^)b#", r"\bé+#", r"(?:ab|#b)+\n", r"a(?=#b)", r"b(?!a)#"]
+    )
+    ids = [token for piece in pieces for token in tiny_model.tokenizer.encode(piece)]
+    _, kept, deltas = track(tiny_model, ids, ["é#"], patterns=[pattern])
+    text, found = "".join(pieces), []
+    for end in range(1, len(text) + 1):  # what a reader of the whole text would say, token by token
+        found = [m.start() for p in (pattern, "é#") if (m := re.search(p, text[:end]))]
+        if found:
+            break
+    assert kept.text == (text[: min(found)] if found else text)
+    assert "".join(delta.text for delta in deltas) == kept.text
 
 
 def test_half_characters_are_never_streamed(tiny_model: Any) -> None:
