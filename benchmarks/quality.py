@@ -46,7 +46,8 @@ def log_probabilities(loaded: LoadedModel, ids: torch.Tensor) -> torch.Tensor:
     """Log-probabilities [num_tokens, vocab_size] of the next token after each."""
     config, count = loaded.config, len(ids)
     size = (count, config.num_kv_heads, config.head_dim)
-    kv = [LayerKV(torch.zeros(size), torch.zeros(size)) for _ in range(config.num_layers)]
+    dtype = getattr(torch, config.kv_dtype)
+    kv = [LayerKV(*torch.zeros(2, *size, dtype=dtype)) for _ in range(config.num_layers)]
     plan = plan_for(loaded.model, chain((0, count), 0))
     hidden = loaded.model.forward(ids, plan.positions, plan, kv)
     return loaded.model.logits(hidden).log_softmax(-1)

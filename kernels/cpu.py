@@ -36,8 +36,9 @@ def attend_cpu(
 ) -> Tensor:
     """Attend over keys and values already in the pool.
 
-    q [num_tokens, num_heads, head_dim] in flat order. Partials that are merged are computed and
-    merged in float32 at least, whatever the pool's dtype. Returns q's shape and dtype.
+    q [num_tokens, num_heads, head_dim] in flat order. Partials are merged in float32 at least. A
+    half-precision q has them computed in float32 too; a float32 q over a half-precision pool, in
+    the pool's dtype, as whoever chose such a pool wants. Returns q's shape and dtype.
     """
     schedule = plan.cpu_schedule(window)
     alone = schedule.alone
@@ -49,9 +50,11 @@ def attend_cpu(
     packed = rows.view(-1, heads, group, plan.head_dim).transpose(1, 2)
     merged = bool(schedule.rest) or sinks is not None
     dtype = torch.promote_types(q.dtype, torch.float32) if merged else q.dtype
+    if q.dtype.itemsize > layer_kv.k.dtype.itemsize:
+        dtype = layer_kv.k.dtype
     if plan.num_tokens > 1 or dtype != q.dtype:
         packed = packed.to(dtype).contiguous()
-    step = _Step(packed, layer_kv, heads, plan.head_dim, scale, soft_cap)
+    step = _Step(packed, layer_kv, heads, plan.head_dim, scale, soft_cap, q.dtype)
     out, lse = _first(step, schedule.first)
     for unit in schedule.rest:
         _merge(step, unit, out, lse)
@@ -94,6 +97,10 @@ def _at(plane: Tensor, size: tuple[int, ...], strides: tuple[int, ...], offset: 
     return plane.as_strided(size, strides, plane.storage_offset() + offset)
 
 
+def _widest(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor if tensor.dtype.itemsize >= dtype.itemsize else tensor.to(dtype)
+
+
 def _same(tensor: Tensor, like: Tensor) -> Tensor:
     return tensor if tensor.dtype == like.dtype else tensor.to(like.dtype)
 
@@ -108,19 +115,27 @@ class _Step:
     dim: int
     scale: float
     soft_cap: float | None
+    out_dtype: torch.dtype  # of the rows asked for, at most that of partials
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether partials may be merged: none is to be rounded to less than was asked for."""
+        return self.out_dtype.itemsize >= 4
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False
     ) -> tuple[Tensor, Tensor]:
         """q [B, kv_heads, M, d], k and v [B, kv_heads, L, d]: output and natural log-sum-exp."""
         if self.soft_cap is not None:
-            return _explicit(q, k, v, mask, causal, self.scale, self.soft_cap)
-        return _flash(q, k, v, 0.0, causal, attn_mask=mask, scale=self.scale)
+            out, lse = _explicit(q, k, v, mask, causal, self.scale, self.soft_cap)
+        else:
+            out, lse = _flash(q, k, v, 0.0, causal, attn_mask=mask, scale=self.scale)
+        return _widest(out, self.out_dtype), lse
 
     def full(self, q: Tensor, keys: Keys) -> tuple[Tensor, Tensor]:
         """q [1, kv_heads, rows, d], all of which see all keys."""
         pieces = keys.pieces
-        if pieces is None or self.soft_cap is not None or not _fits(pieces, q.dtype):
+        if pieces is None or self.soft_cap is not None or not _fits(pieces, self.out_dtype):
             return self.attend(q, *self.load(keys))
         size = (pieces.count, self.heads, pieces.length, self.dim)
         width = self.heads * self.dim
@@ -173,7 +188,8 @@ def _first(step: _Step, units: list[Unit]) -> tuple[Tensor, Tensor]:
     whole = units[0]
     if len(units) == 1 and (not isinstance(whole, Group) or whole.in_order):
         return _run(step, whole)
-    out = torch.empty_like(step.packed, memory_format=torch.contiguous_format)
+    dtype = torch.promote_types(step.packed.dtype, step.out_dtype)
+    out = torch.empty(step.packed.shape, dtype=dtype, device=step.packed.device)
     lse = out.new_empty(out.shape[:-1], dtype=torch.promote_types(out.dtype, torch.float32))
     for unit in units:
         partial, partial_lse = _run(step, unit)
@@ -254,7 +270,7 @@ def _attend_group(
         k, v = step.gather(unit.index)
         shape = (unit.num_members, unit.length, step.heads, step.dim)
         return step.attend(q, k.view(shape).transpose(1, 2), v.view(shape).transpose(1, 2), mask)
-    exact = mask is None and step.packed.dtype.itemsize >= 4
+    exact = mask is None and step.is_exact
     stretch = STRETCH if exact else unit.length  # partials are never rounded to half precision
     out, lse = step.attend(q, *_grid_keys(step, unit, 0, stretch), mask)
     for begin in range(stretch, unit.length, stretch):

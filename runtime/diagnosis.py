@@ -93,7 +93,7 @@ def model(name: str | None) -> Iterator[Finding]:
         config = gguf_config(GgufFile(path), dtype="float32", context_length=None)
         yield Finding("", "ok", f"{config.family}, {config.num_layers} layers, a context of "
                       f"{config.context_length:,} tokens, {config.kv_bytes_per_token / 1e3:,.1f} "
-                      "kB of keys and values a token")  # fmt: skip
+                      "kB of keys and values a token in float32")  # fmt: skip
 
 
 def _size(path: Path) -> int:

@@ -49,6 +49,7 @@ class Runtime:
         device: "auto" takes a GPU when there is one.
         dtype: "float32", "float16", "bfloat16" or "auto".
         quantization: "int8", None for the checkpoint's own values, or "auto".
+        kv_dtype: of the cache: "float32", "float16", "bfloat16" or "auto"; see load_model.
         context_length: serve at most this many tokens a prompt and its generation.
         page_size: tokens a page of the KV pool, 1 to 256.
         num_pages, kv_bytes: size of the KV pool; by default a part of the memory that is free.
@@ -78,6 +79,7 @@ class Runtime:
         device: str = "auto",
         dtype: str = "auto",
         quantization: str | None = "auto",
+        kv_dtype: str = "auto",
         context_length: int | None = None,
         page_size: int = 1,
         num_pages: int | None = None,
@@ -104,6 +106,7 @@ class Runtime:
                 device=device,
                 dtype=dtype,
                 quantization=quantization,
+                kv_dtype=kv_dtype,
                 context_length=context_length,
             )
         self._loaded = model
@@ -245,7 +248,8 @@ class Runtime:
         """
         if not isinstance(model, LoadedModel):
             device = str(self._loaded.model.device)
-            model = load_model(model, device=device, dtype=self._loaded.config.dtype)
+            config = self._loaded.config
+            model = load_model(model, device=device, dtype=config.dtype, kv_dtype=config.kv_dtype)
         old, new = (_shape(each) for each in (self._loaded, model))
         for field, value in old.items():
             if new[field] != value:
@@ -366,7 +370,7 @@ def _shape(loaded: LoadedModel) -> dict[str, Any]:
     """What two sets of weights must have in common."""
     config = loaded.config
     names = ("family", "num_layers", "num_kv_heads", "head_dim", "vocab_size", "context_length",
-             "windows", "ropes", "dtype")  # fmt: skip
+             "windows", "ropes", "dtype", "kv_dtype")  # fmt: skip
     tokens = [loaded.tokenizer.token_bytes(i) for i in range(loaded.tokenizer.vocab_size)]
     return {name: getattr(config, name) for name in names} | {"tokenizer": hash(tuple(tokens))}
 

@@ -28,7 +28,7 @@ def fingerprint_of(loaded: LoadedModel, namespace: Namespace) -> Fingerprint:
         weights=_weights_hash(loaded.model),
         tokenizer=_tokenizer_hash(loaded.tokenizer),
         rotary=_short_hash(repr([asdict(rope) for rope in config.ropes]).encode()),
-        kv_dtype=config.dtype,
+        kv_dtype=config.kv_dtype,
         num_layers=config.num_layers,
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,

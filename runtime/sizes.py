@@ -76,7 +76,7 @@ def make_cache(
         config.num_kv_heads,
         config.head_dim,
         num_cold_slots=cold_tokens,
-        dtype=_DTYPES[config.dtype],
+        dtype=_DTYPES[config.kv_dtype],
         device=device,
     )
 

@@ -58,6 +58,7 @@ class ModelConfig:
     `windows[i]` is the sliding window of layer i in tokens, None for full attention;
     `layer_rope[i]` indexes `ropes`. `vocab_size` is the width of the logits.
     `norm_offset` is added to stored norm weights (Gemma keeps w for a gain of 1 + w).
+    `kv_dtype` is that of the cache, by default `dtype`.
     """
 
     name: str
@@ -86,8 +87,11 @@ class ModelConfig:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     dtype: str = "float32"
+    kv_dtype: str = ""
 
     def __post_init__(self) -> None:
+        if not self.kv_dtype:
+            object.__setattr__(self, "kv_dtype", self.dtype)
         turned = [rope.rotary_dim for rope in self.ropes]
         problems = {
             f"{self.num_heads} query heads do not divide among {self.num_kv_heads} key heads":
@@ -102,8 +106,8 @@ class ModelConfig:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of keys and values one token takes over all layers, in `dtype`."""
-        width = 4 if self.dtype == "float32" else 2
+        """Bytes of keys and values one token takes over all layers, in `kv_dtype`."""
+        width = 4 if self.kv_dtype == "float32" else 2
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * width
 
     def with_context(self, context_length: int | None) -> ModelConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from radixlang.runtime.models.gguf_file import GgufFile
 from radixlang.runtime.models.gguf_tokenizer import gguf_tokenizer
 from radixlang.runtime.models.gguf_weights import GgufWeights
 from radixlang.runtime.models.int8 import MEASURED_FAMILIES, build_int8_decoder
+from radixlang.runtime.models.linear import has_amx
 from radixlang.runtime.models.locate import locate
 from radixlang.runtime.models.model import CausalModel, LoadedModel
 from radixlang.runtime.models.weights import SafetensorsFiles, StateDictWeights, WeightSource
@@ -45,6 +46,7 @@ def load_model(
     device: str = "cpu",
     dtype: str = "auto",
     quantization: str | None = "auto",
+    kv_dtype: str = "auto",
     context_length: int | None = None,
 ) -> LoadedModel:
     """Load a causal model.
@@ -57,19 +59,23 @@ def load_model(
         quantization: "int8" holds the linear layers in 8 bits on a CPU; None keeps the
             checkpoint's own values in `dtype`; "auto" is "int8" for a GGUF file that is quantised
             already, of a family where that was measured to change next to nothing, else None.
+        kv_dtype: of keys and values in the cache. "auto" is `dtype`, but "bfloat16" beside 8-bit
+            weights on a CPU that multiplies bfloat16 tiles (AMX); "bfloat16" and "float16" can be
+            had beside float32 on any CPU, and take half the memory.
         context_length: serve at most this many tokens.
 
     Raises:
         ModelNotFoundError: nothing answers to the name.
         ModelFormatError: unreadable, incomplete or unsupported files.
-        ParameterError: an unknown device, dtype or quantization, or int8 where it cannot be had.
+        ParameterError: an unknown device, dtype or quantization, or one that cannot be had here.
     """
     target = _device(device)
     chosen = _dtype(dtype, target)
     if quantization not in QUANTIZATIONS:
         raise ParameterError(f"quantization must be 'auto', 'int8' or None, got {quantization!r}")
     path = locate(name_or_path)
-    wanted = _Wanted(target, chosen, quantization, context_length)
+    _check_kv_dtype(kv_dtype, chosen, target)
+    wanted = _Wanted(target, chosen, quantization, kv_dtype, context_length)
     read = _from_folder if path.is_dir() else _from_gguf
     with large_blocks_apart():
         return read(path, wanted)
@@ -82,6 +88,7 @@ class _Wanted:
     device: torch.device
     dtype: str
     quantization: str | None
+    kv_dtype: str
     context_length: int | None
 
     def build(self, config: ModelConfig, source: WeightSource, *, coarse: bool) -> LoadedParts:
@@ -93,10 +100,19 @@ class _Wanted:
                 f"{self.dtype}; pass quantization=None"
             )
         auto = self.quantization == "auto" and coarse and config.family in MEASURED_FAMILIES
-        if self.quantization == "int8" or (auto and can_int8):
+        is_int8 = self.quantization == "int8" or (auto and can_int8)
+        config = self.with_kv_dtype(config, is_int8=is_int8)
+        if is_int8:
             return build_int8_decoder(config, source), "int8"
         dtype = _DTYPES[self.dtype]
         return build_decoder(config, source, dtype=dtype, device=self.device), None
+
+    def with_kv_dtype(self, config: ModelConfig, *, is_int8: bool) -> ModelConfig:
+        """The configuration with the cache's dtype decided."""
+        chosen = self.kv_dtype
+        if chosen == "auto":
+            chosen = "bfloat16" if is_int8 and has_amx() else self.dtype
+        return replace(config, kv_dtype=chosen)
 
 
 def _device(name: str) -> torch.device:
@@ -121,6 +137,16 @@ def _dtype(name: str, device: torch.device) -> str:
     return name
 
 
+def _check_kv_dtype(kv_dtype: str, dtype: str, device: torch.device) -> None:
+    if kv_dtype not in ("auto", *_DTYPES):
+        raise ParameterError(f"kv_dtype must be auto, {', '.join(_DTYPES)}, got {kv_dtype!r}")
+    if kv_dtype not in ("auto", dtype) and (device.type != "cpu" or dtype != "float32"):
+        raise ParameterError(
+            f"kv_dtype={kv_dtype!r} beside dtype={dtype!r} on {device.type}: a cache of another "
+            "type than the model's runs beside float32 on a CPU; leave kv_dtype out"
+        )
+
+
 def _from_gguf(path: Path, wanted: _Wanted) -> LoadedModel:
     file = GgufFile(path)
     config = gguf_config(file, dtype=wanted.dtype, context_length=wanted.context_length)
@@ -128,7 +154,7 @@ def _from_gguf(path: Path, wanted: _Wanted) -> LoadedModel:
     coarse = any(info.type_name not in ("F32", "F16", "BF16") for info in file.tensors.values())
     model, quantization = wanted.build(config, GgufWeights(file), coarse=coarse)
     file.release_pages()
-    return LoadedModel(model, tokenizer, config, quantization=quantization)
+    return LoadedModel(model, tokenizer, model.config, quantization=quantization)
 
 
 def load_gguf_tokenizer(file: GgufFile) -> Tokenizer:
@@ -167,7 +193,7 @@ def _from_folder(folder: Path, wanted: _Wanted) -> LoadedModel:
         tensors = SafetensorsFiles(folder, stack)
         weights = StateDictWeights(tensors, str(folder), post_norms=ours.post_norms)
         model, quantization = wanted.build(ours, weights, coarse=False)
-    return LoadedModel(model, tokenizer, ours, sampling, quantization)
+    return LoadedModel(model, tokenizer, model.config, sampling, quantization)
 
 
 def _adapted(
@@ -182,6 +208,7 @@ def _adapted(
         )
     dtype = _DTYPES[wanted.dtype]
     adapter = load_adapter(folder, config, dtype, wanted.device, wanted.context_length)
+    adapter.config = wanted.with_kv_dtype(adapter.config, is_int8=False)
     return LoadedModel(adapter, tokenizer, adapter.config, sampling)
 
 

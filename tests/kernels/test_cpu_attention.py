@@ -26,6 +26,7 @@ def run(
     kv_heads: int = 2,
     dim: int = 16,
     dtype: torch.dtype = torch.float32,
+    pool_dtype: torch.dtype | None = None,
     window: int | None = None,
     soft_cap: float | None = None,
     sinks: bool = False,
@@ -35,7 +36,7 @@ def run(
     plan = plan_attention(
         batch, num_heads=heads, num_kv_heads=kv_heads, head_dim=dim, deterministic=deterministic
     )
-    k_pool, v_pool = poisoned_pool(batch, kv_heads, dim, dtype=dtype)
+    k_pool, v_pool = poisoned_pool(batch, kv_heads, dim, dtype=pool_dtype or dtype)
     torch.manual_seed(1)
     q = torch.randn(plan.num_tokens, heads, dim).to(dtype)
     k, v = (torch.randn(plan.num_tokens, kv_heads, dim).to(dtype) for _ in range(2))
@@ -82,6 +83,38 @@ def test_every_dtype(dtype: torch.dtype, limit: float, shape: tuple[int, int]) -
     queries, branches = shape
     batch = level_forest((1, branches), (700, 40), num_queries=queries)
     assert run(batch, dtype=dtype) < limit
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    seed=SEEDS,
+    queries=st.sampled_from([1, 1, 4, 60]),
+    window=st.sampled_from([None, None, 5, 40]),
+    soft_cap=st.sampled_from([None, None, 20.0]),
+    sinks=st.booleans(),
+    deterministic=st.booleans(),
+    half=st.sampled_from([(torch.bfloat16, 2e-2), (torch.float16, 3e-3)]),
+)
+def test_a_half_precision_pool_beside_float32_queries(
+    seed: int,
+    queries: int,
+    window: int | None,
+    soft_cap: float | None,
+    sinks: bool,
+    deterministic: bool,
+    half: tuple[torch.dtype, float],
+) -> None:
+    batch = random_forest(np.random.default_rng(seed), max_queries=queries, longest=400)
+    error = run(batch, pool_dtype=half[0], window=window, soft_cap=soft_cap, sinks=sinks,
+                deterministic=deterministic)  # fmt: skip
+    assert error < half[1]
+
+
+def test_a_long_branch_alone_in_a_half_precision_pool() -> None:
+    """The one call that is all of the step, its keys shared among threads."""
+    for length in (500, 1900):
+        batch = level_forest((1,), (length,))
+        assert run(batch, pool_dtype=torch.bfloat16, heads=9, kv_heads=3, dim=64) < 1e-2
 
 
 @pytest.mark.parametrize("group", range(1, 17))

@@ -254,6 +254,28 @@ def test_unknown_options(options: dict[str, Any], problem: str) -> None:
         load_model(None, **options)
 
 
+@pytest.mark.parametrize("amx", [False, True])
+def test_the_cache_is_bfloat16_beside_8_bits_where_tiles_are_at_hand(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, amx: bool
+) -> None:
+    monkeypatch.setattr("radixlang.runtime.models.loader.has_amx", lambda: amx)
+    kept = load_model(folder, quantization=None).config
+    assert (kept.kv_dtype, kept.kv_bytes_per_token) == ("float32", 2 * 2 * 2 * 8 * 4)
+    coarse = load_model(folder, quantization="int8").config
+    assert coarse.kv_dtype == ("bfloat16" if amx else "float32")
+    assert coarse.kv_bytes_per_token == 2 * 2 * 2 * 8 * (2 if amx else 4)
+
+
+def test_the_dtype_of_the_cache_can_be_chosen(folder: Path) -> None:
+    chosen = load_model(folder, kv_dtype="float16")
+    assert chosen.config.kv_dtype == chosen.model.config.kv_dtype == "float16"
+    assert chosen.config.dtype == "float32"
+    with pytest.raises(ParameterError, match="kv_dtype must be auto, float32"):
+        load_model(folder, kv_dtype="fp8")
+    with pytest.raises(ParameterError, match="runs beside float32 on a CPU"):
+        load_model(folder, dtype="bfloat16", kv_dtype="float32")
+
+
 def test_loading_leaves_the_number_of_threads_alone(folder: Path) -> None:
     """torch.set_num_threads in one thread is the default of all threads born later."""
     before = torch.get_num_threads()
