@@ -129,6 +129,14 @@ def regular_pattern(spec: Constraint) -> Pattern | None:
     return cat(*(_regular(part) for part in parts))  # type: ignore[arg-type]
 
 
+def has_grammar(spec: Constraint) -> bool:
+    """Whether a lark grammar is the constraint, or a part of it."""
+    parts = map(_inner, spec.parts) if isinstance(spec, Sequence) else ()
+    return isinstance(spec, Grammar) or any(
+        has_grammar(part) for part in parts if not isinstance(part, str)
+    )
+
+
 def _regular(spec: Regex | Choices | str) -> Pattern:
     if isinstance(spec, Regex):
         return translate(_checked_size(spec.pattern)).pattern

@@ -27,13 +27,14 @@ from radixlang.errors import (
     UnsupportedConstraintError,
 )
 from radixlang.runtime.constraint_closing import close_text
-from radixlang.runtime.constraint_lowering import Grammars, Lowered, lower
+from radixlang.runtime.constraint_lowering import Grammars, Lowered, has_grammar, lower
 from radixlang.runtime.constraint_vocabulary import TokenSource, Vocabulary
 from radixlang.runtime.matching import capture_parts, describe_next, explain_text
 from radixlang.runtime.time_bound import within
 
 MAX_CACHED_CONSTRAINTS = 256
-MAX_COMPILE_S = 5.0
+MAX_COMPILE_S = 1.0
+MAX_GRAMMAR_S = 5.0  # lark takes most of a second for a grammar as large as Python's
 MAX_TOKEN_S = 0.01  # of computing, on average over ten and more tokens
 
 
@@ -349,7 +350,10 @@ class ConstraintCompiler:
     def _compile(self, constraint: Constraint) -> CompiledConstraint | ConstraintError:
         found: CompiledConstraint | ConstraintError
         try:
-            found = within(MAX_COMPILE_S, lambda: CompiledConstraint(constraint, self.vocabulary))
+            found = within(
+                MAX_GRAMMAR_S if has_grammar(constraint) else MAX_COMPILE_S,
+                lambda: CompiledConstraint(constraint, self.vocabulary),
+            )
         except TimeoutError as error:
             found = UnsupportedConstraintError(
                 f"{_brief(constraint)} is too complex: compiling {error}"
@@ -413,7 +417,10 @@ def _raise_on_error(engine: llguidance.LLMatcher, spec: Constraint) -> None:
         return
     message = engine.get_error().strip()
     first = message.splitlines()[0][:300] if message else "unknown error"
-    if any(sign in message for sign in ("too complex", "too large", "limit", "fuel", "too many")):
+    if any(
+        sign in message
+        for sign in ("too complex", "too large", "limit", "fuel", "too many", "u16::MAX")
+    ):
         raise UnsupportedConstraintError(
             f"{_brief(spec)} is too complex for the bounds on time and memory: {first}"
         )

@@ -2,13 +2,15 @@
 
 What compiles a constraint runs in the thread of the program that asks for it, so it blocks no
 other; what it must not do is run for ever. A timer raises an exception inside that thread, between
-two bytecodes. No thread is left behind, and nothing has to be sent to another process.
+two bytecodes. No thread is left behind, and nothing has to be sent to another process. What counts
+is the thread's own computing, where the platform tells it, so that a busy machine refuses nothing.
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -22,7 +24,7 @@ class _OutOfTime(BaseException):  # no `except Exception` on the way up takes it
 
 
 def within(seconds: float, function: Callable[[], T]) -> T:
-    """The function's value, computed in this thread.
+    """The function's value, computed in this thread in at most so many seconds of its own.
 
     A single call into C, such as a regex match, is not cut short: what is called here must be
     Python, or bound its own time.
@@ -53,13 +55,17 @@ class _Bound:
         self._target = ctypes.c_ulong(threading.get_ident())
         self._lock = threading.Lock()
         self._ended = threading.Event()
+        self._clock = _own_clock()
+        self._last_s = self._clock() + seconds
         threading.Thread(target=self._watch, args=(seconds,), daemon=True).start()
 
-    def _watch(self, seconds: float) -> None:
-        while not self._ended.wait(seconds):
-            seconds = AGAIN_S
+    def _watch(self, left_s: float) -> None:
+        while not self._ended.wait(max(left_s, AGAIN_S)):
             with self._lock:
-                if not self._ended.is_set():
+                if self._ended.is_set():
+                    return
+                left_s = self._last_s - self._clock()
+                if left_s <= 0:
                     _set_error(self._target, ctypes.py_object(_OutOfTime))
 
     def end(self) -> None:
@@ -77,3 +83,12 @@ class _Bound:
                 return
             except _OutOfTime:
                 continue
+
+
+def _own_clock() -> Callable[[], float]:
+    """Seconds that this thread has computed, to be read by any; of the wall where that is all."""
+    find: Callable[[int], int] | None = getattr(time, "pthread_getcpuclockid", None)
+    if find is None:
+        return time.monotonic
+    clock = find(threading.get_ident())
+    return lambda: time.clock_gettime(clock)

@@ -13,8 +13,6 @@ from radixlang.runtime.schema.reading import Document, Place, parts
 from radixlang.runtime.schema.rewriting import RefusedKeywordError, Rewriter
 from radixlang.runtime.schema.validation import checker
 
-MAX_IGNORED = 200
-
 
 @dataclass(frozen=True, slots=True)
 class LoweredSchema:
@@ -84,19 +82,21 @@ def _lower(
 ) -> LoweredSchema:
     skipped: set[str] = set()
     while True:
+        rewriter = Rewriter(
+            document, skipped, strict=strict, asserts_formats=options.asserts_formats
+        )
         try:
-            body = _body(document, frozenset(skipped), options)
+            body = _body(rewriter, options)
             message = error_of(body)
             if message:
-                raise _blame(document.root, message, frozenset(skipped))
+                raise _blame(rewriter, message)
             ignored = tuple(sorted(f"#{p}" for p in skipped))
             return LoweredSchema(body, ignored, check=_check(document) if skipped else None)
         except RefusedKeywordError as error:
-            if strict or error.pointer in skipped or len(skipped) >= MAX_IGNORED:
+            if not rewriter.skip(error):
                 raise UnsupportedConstraintError(
                     f"{error} (strict=False generates without it and names it)"
                 ) from None
-            skipped.add(error.pointer)
 
 
 def _check(document: Document) -> Callable[[str], None]:
@@ -104,11 +104,10 @@ def _check(document: Document) -> Callable[[str], None]:
     return lambda text: check(json.loads(text))
 
 
-def _body(document: Document, skipped: frozenset[str], options: _Options) -> dict[str, Any]:
+def _body(rewriter: Rewriter, options: _Options) -> dict[str, Any]:
     guidance: dict[str, Any] = {"whitespace_flexible": False}
     if options.whitespace:
         guidance = {"whitespace_pattern": rf"[\x20\x0A\x0D\x09]{{1,{options.whitespace}}}"}
-    rewriter = Rewriter(document, skipped, asserts_formats=options.asserts_formats)
     return {"json_schema": {**rewriter.run(), "x-guidance": guidance}}
 
 
@@ -117,29 +116,34 @@ _SIGNS = [
     (r"patternProperty regexes", "patternProperties"),
     (r"min/maxProperties", "minProperties"),
     (r"oneOf", "oneOf"),
-    (r"circular references", "$ref"),
     (r"(?:regex|pattern)", "pattern"),
     (r"multipleOf", "multipleOf"),
 ]
 
 
-def _blame(root: Place, message: str, skipped: frozenset[str]) -> Exception:
+def _blame(rewriter: Rewriter, message: str) -> Exception:
     """The engine's refusal with the pointer of the first keyword that it can mean."""
+    circle = re.search(r"circular references.*#/\$defs/(\w+)", message)
+    if circle:
+        return UnsupportedConstraintError(
+            f"#{rewriter.pointer(circle[1])}: it refers to itself beside other keywords, "
+            "which masks cannot follow"
+        )
     first = message.strip().splitlines()[0][:300]
     if "nsatisfiable" in message:
         return InvalidConstraintError(f"no value can satisfy the JSON schema: {first}")
-    if any(sign in message for sign in ("too large", "too complex", "limit", "fuel")):
+    if any(sign in message for sign in ("too large", "too complex", "limit", "fuel", "u16::MAX")):
         return UnsupportedConstraintError(f"the JSON schema is too complex: {first}")
     named = re.findall(r"'(\$?\w+)'|\"(\$?\w+)\"", message)
     wanted = [n for pair in named for n in pair if n]
     wanted += [keyword for sign, keyword in _SIGNS if re.search(sign, message)]
     if "minProperties" in wanted:
         wanted.append("maxProperties")
-    for place in _every(root):
+    for place in _every(rewriter.document.root):
         for keyword in wanted:
             pointer = f"{place.pointer}/{keyword}"
             is_there = isinstance(place.schema, dict) and keyword in place.schema
-            if is_there and pointer not in skipped:
+            if is_there and pointer not in rewriter.skipped:
                 return RefusedKeywordError(pointer, first)
     return InvalidConstraintError(f"#: the JSON schema cannot be used: {first}")
 

@@ -22,6 +22,8 @@ from radixlang.runtime.schema.unevaluated import Cases
 MAX_NODES = 60_000
 MAX_ENUM_CHARS = 1_000_000
 MAX_DIVISOR = 100_000
+MAX_PROPERTY_PAIRS = 6_000_000  # the engine takes 0.1 us for each, and cannot be stopped
+MAX_IGNORED = 200
 
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _PLAIN = ("type", "required", "pattern", "multipleOf")
@@ -40,15 +42,18 @@ class Rewriter:
 
     Args:
         document: the schema read.
-        skipped: pointers of keywords to leave out.
+        skipped: pointers of keywords to leave out; grows where more are to be.
+        strict: refuse a keyword that cannot be enforced; False leaves it out.
         asserts_formats: whether `format` is more than a remark.
     """
 
     def __init__(
-        self, document: Document, skipped: frozenset[str], *, asserts_formats: bool = True
+        self, document: Document, skipped: set[str], *, strict: bool, asserts_formats: bool = True
     ) -> None:
-        self.document, self.skipped = document, skipped
+        self.document, self.skipped, self.strict = document, skipped, strict
         self.asserts_formats = asserts_formats
+        self._num_pairs = 0
+        self._num_blamed = 0  # keywords being written whose parts must be said exactly
         self.knowledge = Knowledge(document)
         self.negation = Negation(self)
         self.definitions: dict[str, Any] = {}
@@ -69,8 +74,29 @@ class Rewriter:
             return schema
         if not isinstance(schema, dict):
             raise InvalidConstraintError(f"#{place.pointer}: a schema is an object or a boolean")
+        while True:
+            counts, num_names = (self.num_nodes, self._num_pairs), len(self._names)
+            try:
+                return self._written(place)
+            except RefusedKeywordError as error:
+                is_own = error.pointer.rpartition("/")[0] == place.pointer
+                if self._num_blamed or not is_own or not self.skip(error):
+                    raise
+            self.num_nodes, self._num_pairs = counts
+            for names in (self._names, self.definitions):
+                while len(names) > num_names:
+                    names.popitem()
+
+    def skip(self, error: RefusedKeywordError) -> bool:
+        """Leave a refused keyword out from here on; False where it may not be."""
+        if self.strict or error.pointer in self.skipped or len(self.skipped) >= MAX_IGNORED:
+            return False
+        self.skipped.add(error.pointer)
+        return True
+
+    def _written(self, place: Place) -> Any:
         self.count(place)
-        if "$ref" in schema and self.document.ignores_siblings:
+        if "$ref" in place.schema and self.document.ignores_siblings:
             return self.reference(place)
         base = self.base(place)
         extra = [e for rule in self.rules() for e in rule(place)]
@@ -174,8 +200,17 @@ class Rewriter:
                 if not isinstance(value, dict):
                     raise InvalidConstraintError(f"#{place.pointer}/{keyword}: not an object")
                 out[keyword] = {name: self.schema(place.at(keyword, name)) for name in value}
+        self._bound_properties(place, len(out.get("properties", ())))
         if self.wants(place, "additionalProperties"):
             out["additionalProperties"] = self.schema(place.at("additionalProperties"))
+
+    def _bound_properties(self, place: Place, num: int) -> None:
+        self._num_pairs += num * num
+        if self._num_pairs > MAX_PROPERTY_PAIRS:
+            raise UnsupportedConstraintError(
+                f"#{place.pointer}/properties: too complex; objects with 2,400 properties in one, "
+                "or as many in several, are the most"
+            )
 
     def _arrays(self, place: Place, out: dict[str, Any]) -> None:
         """Items; before 2020-12 a list of items was what prefixItems is now."""
@@ -208,6 +243,10 @@ class Rewriter:
             self.definitions[self._names[key]] = None  # holds its place while it is written
             self.definitions[self._names[key]] = self.schema(target)
         return {"$ref": f"#/$defs/{self._names[key]}"}
+
+    def pointer(self, name: str) -> str:
+        """The place in the document whose definition was given this name."""
+        return next(key.partition("#")[2] for key, own in self._names.items() if own == name)
 
     def _dynamic(self, place: Place) -> list[Any]:
         for keyword in ("$dynamicRef", "$recursiveRef"):
@@ -274,6 +313,7 @@ class Rewriter:
     @contextmanager
     def blaming(self, place: Place, keyword: str) -> Iterator[None]:
         """A complement that cannot be said is the fault of the keyword that asks for it."""
+        self._num_blamed += 1
         try:
             yield
         except RefusedKeywordError as error:
@@ -281,6 +321,8 @@ class Rewriter:
             if error.pointer == pointer:
                 raise
             raise RefusedKeywordError(pointer, f"needs a complement; {error}") from None
+        finally:
+            self._num_blamed -= 1
 
     @staticmethod
     def all_of(schemas: list[Any]) -> Any:

@@ -17,6 +17,7 @@ from radixlang.runtime.grammar import outside
 from radixlang.runtime.grammar.backtracking import backtracks
 from radixlang.runtime.grammar.endless import may_force
 from radixlang.runtime.grammar.python_regex import translate
+from radixlang.runtime.schema.rewriting import Rewriter
 from radixlang.runtime.time_bound import within
 
 
@@ -44,6 +45,16 @@ REFUSED = {
     "properties": (
         JsonSchema.of({"properties": {f"p{i}": {"type": "string"} for i in range(50_000)}}),
         "too complex",
+    ),
+    "properties in one object": (
+        JsonSchema.of({"properties": {f"p{i}": {"type": "string"} for i in range(2_500)}}),
+        "#/properties: too complex; objects with 2,400 properties",
+    ),
+    "options with properties": (
+        JsonSchema.of({"anyOf": [
+            {"type": "object", "properties": {f"k{j}": {"const": i} for j in range(20)}}
+            for i in range(1600)
+        ]}), "too complex",
     ),
     "alternatives of alternatives": (
         JsonSchema.of({"allOf": [
@@ -92,13 +103,43 @@ def test_what_ruins_backtracking_and_copying_is_harmless(spec: Any, text: str) -
 
 
 def test_compiling_that_takes_too_long_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constraints, "MAX_COMPILE_S", 0.05)
+    monkeypatch.setattr(constraints, "MAX_GRAMMAR_S", 0.05)
     rules = "\n".join(f'r{i}: r{i + 1} r{i + 1} | "a{i}" r{i + 1}' for i in range(2000))
     spec = Grammar(f'start: r0\n{rules}\nr2000: "x"')
     compiler = ConstraintCompiler(Vocabulary.of_bytes())
     with pytest.raises(UnsupportedConstraintError, match=r"took longer than 0.05 s"):
         compiler.compile(spec)
     assert compiler.compile(Regex("a")).matcher().forced_tokens() == [97]
+
+
+def test_a_schema_with_much_to_leave_out_is_rewritten_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs: list[Any] = []
+    monkeypatch.setattr(
+        Rewriter, "run", lambda self, run=Rewriter.run: (runs.append(1), run(self))[1]
+    )
+    part = {"type": "array", "items": {}, "contains": {"type": "null"}, "uniqueItems": True}
+    spec = JsonSchema.of({"properties": {f"p{i}": part for i in range(90)}}, strict=False)
+    ignored = ConstraintCompiler(Vocabulary.of_bytes()).compile(spec).ignored
+    assert set(ignored) == {f"#/properties/p{i}/{keyword}" for i in range(90)
+                            for keyword in ("contains", "uniqueItems")}  # fmt: skip
+    assert len(runs) == 1
+
+
+def test_a_circle_is_refused_by_the_pointer_of_its_schema() -> None:
+    node = {"type": "object", "properties": {"n": {"$ref": "#/$defs/node", "minProperties": 1}},
+            "allOf": [{"$ref": "#/$defs/node"}]}  # fmt: skip
+    schema = {"$defs": {"node": node}, "properties": {"a": {"$ref": "#/$defs/node"}}}
+    for strict in (True, False):
+        with pytest.raises(
+            UnsupportedConstraintError, match=r"^#/\$defs/node: it refers to itself"
+        ):
+            byte_constraint(JsonSchema.of(schema, strict=strict))
+
+
+def test_a_bound_counts_computing_and_not_waiting() -> None:
+    assert within(0.1, lambda: time.sleep(0.4)) is None
 
 
 class _Ungrateful:
