@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from radixlang.runtime.time_bound import within
+from radixlang.runtime.time_bound import AGAIN_S, SWITCH_S, within
 
 
 def for_ever() -> None:
@@ -27,13 +27,40 @@ def test_too_slow_is_ended() -> None:
 
 
 def test_no_error_comes_later() -> None:
-    for _ in range(50):
+    """Some end just in time, some just too late."""
+
+    def compute() -> None:
+        last_s = time.thread_time() + AGAIN_S
+        while time.thread_time() < last_s:
+            pass
+
+    for _ in range(20):
         try:
-            within(0.001, lambda: time.sleep(0.001))
+            within(0.001, compute)
         except TimeoutError:
             continue
     for _ in range(100_000):
         pass
+
+
+def test_threads_change_places_often_until_the_last_bounded_one_ends() -> None:
+    usual_s = sys.getswitchinterval()
+    found = []
+
+    def inner() -> None:
+        found.append(sys.getswitchinterval())
+
+    def outer() -> None:
+        within(5.0, inner)
+        inner()
+
+    within(5.0, outer)
+    with pytest.raises(ZeroDivisionError):
+        within(5.0, lambda: 1 // 0)
+    with pytest.raises(TimeoutError):
+        within(0.01, for_ever)
+    assert found == pytest.approx([SWITCH_S, SWITCH_S])
+    assert sys.getswitchinterval() == usual_s
 
 
 def test_a_traced_thread_goes_on() -> None:
