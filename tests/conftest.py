@@ -26,10 +26,12 @@ CORPUS = [
 ]
 VOCAB_SIZE = 448
 PADDED_VOCAB_SIZE = 480
-# times, sizes of the pool, folders, versions; hits, which hang on who came first
+# times, sizes of the pool, folders, versions; hits, which hang on who came first; bytes of keys
+# and values, of which a CPU with AMX needs half
 _VARIES = re.compile(
     r"\d+\.\d+ s\b|[\d,.]+ tokens a second|[\d,]+ of [\d,]+ pages free"
     r"| · \d+ hits?|/\S+/|\d+\.\d+\.\d+\S*|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    r"|KV memory +[\d.]+ \w?B|would take [\d.]+ \w?B"
 )
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
