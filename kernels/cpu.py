@@ -14,7 +14,18 @@ import torch
 from torch import Tensor
 
 from radixlang.kernels.cpu_pieces import Pieces
-from radixlang.kernels.cpu_units import STRETCH, Causal, Full, Group, Keys, Lone, Masked, Unit
+from radixlang.kernels.cpu_units import (
+    STRETCH,
+    Call,
+    Causal,
+    Full,
+    Group,
+    Keys,
+    Lone,
+    Masked,
+    Planned,
+    Unit,
+)
 
 if TYPE_CHECKING:
     from radixlang.kernels.attention import LayerKV
@@ -52,12 +63,12 @@ def attend_cpu(
     dtype = torch.promote_types(q.dtype, torch.float32) if merged else q.dtype
     if q.dtype.itemsize > layer_kv.k.dtype.itemsize:
         dtype = layer_kv.k.dtype
-    if plan.num_tokens > 1 or dtype != q.dtype:
-        packed = packed.to(dtype).contiguous()
-    step = _Step(packed, layer_kv, heads, plan.head_dim, scale, soft_cap, q.dtype)
-    out, lse = _first(step, schedule.first)
-    for unit in schedule.rest:
-        _merge(step, unit, out, lse)
+    step = _Step(
+        packed.to(dtype).contiguous(), layer_kv, heads, plan.head_dim, scale, soft_cap, q.dtype
+    )
+    out, lse = _first(step, schedule.planned_first)
+    for planned in schedule.planned_rest:
+        _merge(step, planned, out, lse)
     if sinks is not None:
         sink = sinks.to(lse.dtype).view(heads, group).t()
         out = out * torch.sigmoid(lse - sink).unsqueeze(-1)
@@ -132,6 +143,13 @@ class _Step:
             out, lse = _flash(q, k, v, 0.0, causal, attn_mask=mask, scale=self.scale)
         return _widest(out, self.out_dtype), lse
 
+    def call(self, call: Call) -> tuple[Tensor, Tensor]:
+        """The partial of rows and keys that lie in place, [members, kv_heads, rows, d]."""
+        k, v = (_at(plane, call.keys.size, call.keys.strides, call.keys.offset)
+                for plane in (self.pool.k, self.pool.v))  # fmt: skip
+        q = self.packed.as_strided(*call.rows)
+        return self.attend(q, _same(k, q), _same(v, q), call.mask)
+
     def full(self, q: Tensor, keys: Keys) -> tuple[Tensor, Tensor]:
         """q [1, kv_heads, rows, d], all of which see all keys."""
         pieces = keys.pieces
@@ -183,17 +201,21 @@ class _Step:
         )
 
 
-def _first(step: _Step, units: list[Unit]) -> tuple[Tensor, Tensor]:
+def _first(step: _Step, planned: list[Planned]) -> tuple[Tensor, Tensor]:
     """Output [num_tokens, group, kv_heads, d] and log-sum-exp of the units that cover all rows."""
-    whole = units[0]
-    if len(units) == 1 and (not isinstance(whole, Group) or whole.in_order):
-        return _run(step, whole)
+    whole, _ = planned[0]
+    if len(planned) == 1 and (not isinstance(whole, Group) or whole.in_order):
+        out, lse = _run(step, whole)
+        return out.contiguous(), lse.contiguous()
     dtype = torch.promote_types(step.packed.dtype, step.out_dtype)
-    out = torch.empty(step.packed.shape, dtype=dtype, device=step.packed.device)
-    lse = out.new_empty(out.shape[:-1], dtype=torch.promote_types(out.dtype, torch.float32))
-    for unit in units:
-        partial, partial_lse = _run(step, unit)
-        if isinstance(unit, Group) and unit.target_rows is not None:
+    out = torch.empty(step.packed.shape, dtype=dtype)
+    lse = torch.empty(out.shape[:-1], dtype=torch.promote_types(dtype, torch.float32))
+    for unit, call in planned:
+        partial, partial_lse = _run(step, unit) if call is None else step.call(call)
+        if call is not None:
+            out.as_strided(*call.rows).copy_(partial)
+            lse.as_strided(*call.lses).copy_(partial_lse)
+        elif isinstance(unit, Group) and unit.target_rows is not None:
             out.index_copy_(0, unit.target_rows, partial)
             lse.index_copy_(0, unit.target_rows, partial_lse)
         else:
@@ -202,11 +224,16 @@ def _first(step: _Step, units: list[Unit]) -> tuple[Tensor, Tensor]:
     return out, lse
 
 
-def _merge(step: _Step, unit: Unit, out: Tensor, lse: Tensor) -> None:
+def _merge(step: _Step, planned: Planned, out: Tensor, lse: Tensor) -> None:
     """Take one more partial into the running result; the running log-sum-exp is always finite."""
-    partial, partial_lse = _run(step, unit)
-    if unit.end - unit.begin != len(out):
-        out, lse = out[unit.begin : unit.end], lse[unit.begin : unit.end]
+    unit, call = planned
+    if call is not None:
+        partial, partial_lse = step.call(call)
+        out, lse = out.as_strided(*call.rows), lse.as_strided(*call.lses)
+    else:
+        partial, partial_lse = _run(step, unit)
+        if unit.end - unit.begin != len(out):
+            out, lse = out[unit.begin : unit.end], lse[unit.begin : unit.end]
     out.lerp_(partial, torch.sigmoid(partial_lse - lse).unsqueeze(-1))
     torch.logaddexp(lse, partial_lse, out=lse)
 

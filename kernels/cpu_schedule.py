@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from radixlang.kernels.cpu_units import (
     STRETCH,
+    Call,
     Causal,
     Full,
     Group,
@@ -44,9 +45,21 @@ class CpuSchedule:
         self.rest = rest
         self._growing = growing  # what `advance` has to move; empty: cannot advance
         self._heads = (plan.num_kv_heads, plan.head_dim)
+        self._group_size = plan.group_size
         self._may_be_alone = len(first) == 1 and not rest and plan.is_decode
         self._may_be_alone &= plan.row_order is None
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What all layers share: units, and the call of each that is no more than one."""
         self.alone = self._lone()
+        self.planned_first, self.planned_rest = (
+            [(unit, self._call(unit)) for unit in units] for units in (self.first, self.rest)
+        )
+
+    def _call(self, unit: Unit) -> Call | None:
+        heads, dim = self._heads
+        return None if self.alone is not None else Call.of(unit, heads, self._group_size, dim)
 
     def _lone(self) -> Lone | None:
         """The one call that is all of the step, or None where there is more to do."""
@@ -63,7 +76,7 @@ class CpuSchedule:
         """Take one more token a branch; False when the schedule must be built anew."""
         if not self._growing or not all(unit.advance(ranked_slots) for unit in self._growing):
             return False
-        self.alone = self._lone()
+        self._prepare()
         return True
 
 

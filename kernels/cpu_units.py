@@ -204,7 +204,7 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Lone:
-    """A whole step in one call: decoding branches that share nothing, read in place."""
+    """Keys of one call, read in place: one run of slots, or branches that lie evenly."""
 
     size: tuple[int, int, int, int]  # branches or pieces, key heads, keys, head dimension
     strides: tuple[int, int, int, int]  # of keys and values, in elements
@@ -232,3 +232,43 @@ class Lone:
 
 
 Unit = Full | Causal | Masked | Group
+Place = tuple[tuple[int, ...], tuple[int, ...], int]  # size, strides and offset, in elements
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A unit whose rows and keys are read where they lie: one call of the op, nothing around it.
+
+    `rows` is [members, kv_heads, rows, d] of the packed rows, `lses` the same without d.
+    """
+
+    rows: Place
+    lses: Place
+    keys: Lone
+    mask: Tensor | None
+
+    @classmethod
+    def of(cls, unit: Unit, num_heads: int, group_size: int, dim: int) -> Call | None:
+        """The call of a unit, or None where it has to gather, permute or cut."""
+        match unit:
+            case Full(begin, end, keys):
+                if keys.index is not None or keys.quantized or keys.pieces is not None:
+                    return None
+                place, mask = Lone.of_keys(keys, num_heads, dim), None
+                num_members, num_queries = 1, end - begin
+            case Group(grid=(_, _, _), in_order=True, length=length):
+                mask = unit.mask(torch.float32, group_size)
+                if mask is None and length > STRETCH:
+                    return None
+                place, begin = Lone.of_group(unit, num_heads, dim), unit.begin
+                num_members, num_queries = unit.num_members, unit.num_queries
+            case _:
+                return None
+        size = (num_members, num_heads, num_queries * group_size)
+        strides = (size[2] * num_heads, 1, num_heads)
+        offset = begin * group_size * num_heads
+        rows = ((*size, dim), (*(stride * dim for stride in strides), 1), offset * dim)
+        return cls(rows, (size, strides, offset), place, mask)
+
+
+Planned = tuple[Unit, Call | None]  # a unit, and its call where it is no more than one

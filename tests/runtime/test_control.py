@@ -14,6 +14,7 @@ import pytest
 
 from radixlang.errors import ParameterError, PoolExhaustedError
 from radixlang.params import SamplingParams
+from radixlang.runtime import scheduler
 from radixlang.runtime.audit import Violation
 from radixlang.runtime.compaction import fragmentation
 from radixlang.runtime.upkeep import Upkeep
@@ -163,7 +164,10 @@ def test_idle_nodes_go_to_8_bits_by_themselves(make_runtime: MakeRuntime) -> Non
 # ---- compaction, and the audit at rest
 
 
-def test_compaction_moves_nodes_under_running_requests(make_runtime: MakeRuntime) -> None:
+def test_compaction_moves_nodes_under_running_requests(
+    make_runtime: MakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "TAIL_RESERVE", 0)  # so that growing branches interleave
     prompts = [ids(50 + i % 4, 20) + ids(60 + i, 5 + i) for i in range(12)]
     expected = [run(make_runtime(), prompt).token_ids for prompt in prompts]
     runtime = make_runtime()
