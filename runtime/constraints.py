@@ -67,6 +67,11 @@ class CompiledConstraint:
         with self._lock:  # the engine forbids concurrent use, also to copy
             return Matcher(self, self._start.deep_copy())
 
+    @property
+    def has_check(self) -> bool:
+        """Whether `check` does anything."""
+        return self._lowered.check is not None
+
     def check(self, text: str) -> None:
         """Guard a finished text with what the masks cannot see.
 

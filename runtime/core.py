@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from queue import Empty
 from typing import Any
 
@@ -34,6 +35,7 @@ from radixlang.runtime.scheduler import Limits, Scheduler
 from radixlang.runtime.stats import Counters, RuntimeStats, StepProfile
 from radixlang.runtime.step import Step
 from radixlang.runtime.upkeep import Upkeep
+from radixlang.runtime.verdicts import Verdicts
 from radixlang.runtime.waiting import WaitingQueue
 from radixlang.runtime.watch import Watch
 
@@ -84,6 +86,7 @@ class EngineCore:
         )
         self.watch = Watch(self)
         self._step = Step(self)
+        self._verdicts = Verdicts(lambda tell: self._inbox.put(Call(tell, Future())))
         self._inbox = Inbox()
         self._outbox: list[Callable[[], None]] = []
         self._deadlines = Deadlines()
@@ -234,6 +237,7 @@ class EngineCore:
         for state in self.branches.all():
             self.fail_branch(state, RuntimeClosedError("the runtime was closed"))
         self._step.close()
+        self._verdicts.close()
         self._finish_round()
         self._inbox.close()
 
@@ -300,8 +304,23 @@ class EngineCore:
         for sequence in list(job.sequences):
             self.memory.detach(sequence)
         job.sequences.clear()
-        state.job = None
         self.branches.rest(state)
+        if job.judge is None:
+            state.job = None
+        else:
+            self._verdicts.submit(job.judge, partial(self._judged, job))
+
+    def _judged(self, job: Job, closing: str, error: BaseException | None) -> None:
+        """The verdict on a finished job, which meanwhile held its branch."""
+        state = job.branch
+        if state.job is not job:
+            return
+        if error is not None:
+            self.fail_branch(state, error)
+            return
+        job.resolve(closing, self.later)
+        state.job = None
+        self.advance(state)
 
     def count_generated(self, job: GenerateJob) -> None:
         """Add the tokens that a generation has gained to the statistics."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,9 @@ from radixlang.runtime.memory import Memory
 from radixlang.runtime.sampler import SamplingRow, choose_among, row_logprob
 from radixlang.runtime.sequence import Sequence, TokenIds
 from radixlang.runtime.stopping import Kept, TextTracker
+
+if TYPE_CHECKING:
+    from radixlang.runtime.constraints import CompiledConstraint
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,8 @@ class GenerateJob(Job):
         self._wants_logprobs = params.logprobs or params.top_logprobs > 0
         self._end_ids = frozenset(() if params.ignore_eos else limits.end_ids)
         self._bitmask: NDArray[np.int32] | None = None
-        self._closing = ""
+        self._kept: Kept | None = None
+        self._last: Delta | None = None
         self.num_counted = (0, 0)  # generated and forced tokens that the statistics have
 
     @property
@@ -199,7 +204,8 @@ class GenerateJob(Job):
 
     def finish(self, memory: Memory, later: Callable[[Callable[[], None]], None]) -> None:
         """Commit what was computed of the kept tokens, and put the branch at their end."""
-        kept, delta = self.tracker.finish()
+        kept, self._last = self.tracker.finish()
+        self._kept = kept
         sequence, branch = self.sequence, self.branch
         end = sequence.num_prompt + kept.num_tokens
         if sequence.lease is not None:
@@ -208,22 +214,29 @@ class GenerateJob(Job):
             branch.lease, sequence.lease = sequence.lease, None
             branch.lease.holder = branch.name
         branch.fixed = sequence.tokens[:end].copy()
-        rest = kept.rest + self._closing
-        branch.run = (rest,) if rest else ()
-        if self._closing:
-            delta = Delta((delta.text if delta else "") + self._closing,
+        branch.run = (kept.rest,) if kept.rest else ()
+        if self.judge is None:
+            self.resolve("", later)
+
+    def resolve(self, closing: str, later: Callable[[Callable[[], None]], None]) -> None:
+        """Hand out the result, once it was judged; `closing` comes behind its text."""
+        delta, kept = self._last, self._kept
+        assert kept is not None
+        if closing:
+            self.branch.run = (kept.rest + closing,)
+            delta = Delta((delta.text if delta else "") + closing,
                           delta.token_ids if delta else ())  # fmt: skip
-        result = self._completion(kept)
+        result = self._completion(kept, closing)
         if delta is not None:
             later(lambda: self.generation.push(delta))
         later(lambda: None if self.generation.done() else self.generation.set_result(result))
 
-    def _completion(self, kept: Kept) -> Completion:
+    def _completion(self, kept: Kept, closing: str) -> Completion:
         assert self.ended is not None
         reason, stop_reason = self.ended
         logprobs = self._logprobs[: kept.num_tokens] if self._wants_logprobs else None
         return Completion(
-            text=kept.text + self._closing,
+            text=kept.text + closing,
             token_ids=tuple(self.tracker.token_ids[: kept.num_tokens]),
             finish_reason=reason,
             stop_reason=stop_reason,
@@ -284,33 +297,29 @@ class GenerateJob(Job):
             self._end("constraint" if is_finished else "length", None)
 
     def _end(self, reason: FinishReason, stop_reason: str | int | None) -> None:
+        """It ends, unless the constraint says otherwise at once; what takes time is left to
+        `judge`. A stop string may begin inside a token, so the text before it is matched anew."""
         self.ended = (reason, stop_reason)
-        if self.matcher is None or self.constraint is None:
+        matcher, constraint = self.matcher, self.constraint
+        if matcher is None or constraint is None:
             return
-        if self._is_satisfied():
-            return
-        if self.constraint.finish == "close" and reason == "length":
-            self._closing = self.matcher.close()
-            return
-        raise IncompleteError(
+        text = self.tracker.final_text
+        if self.tracker.stop is not None:
+            self.judge = partial(_check_anew, constraint, text, self._incomplete(reason))
+        elif matcher.is_complete:
+            self.judge = partial(constraint.check, text) if constraint.has_check else None
+        elif constraint.finish == "close" and reason == "length":
+            self.judge = matcher.close
+        else:
+            raise self._incomplete(reason)
+
+    def _incomplete(self, reason: FinishReason) -> IncompleteError:
+        return IncompleteError(
             f"generation ended ({reason}) after {self.num_generated} tokens, before its constraint "
             f"was satisfied; text so far: {self.tracker.text!r}. Raise max_tokens="
             f"{self.limits.max_tokens}, or allow shorter values",
             partial=self.tracker.text,
         )
-
-    def _is_satisfied(self) -> bool:
-        """Whether the text that is kept satisfies the constraint.
-
-        A stop string may begin in the middle of a token, so the text before it is matched anew.
-        """
-        assert self.matcher is not None
-        assert self.constraint is not None
-        if self.tracker.stop is not None:
-            return bool(self.constraint.match(self.tracker.final_text))
-        if self.matcher.is_complete:
-            self.constraint.check(self.tracker.final_text)
-        return bool(self.matcher.is_complete)
 
     def _mask(self) -> NDArray[np.int32] | None:
         if self.matcher is None:
@@ -319,6 +328,11 @@ class GenerateJob(Job):
             self._bitmask = np.zeros(-(-self.limits.num_logits // 32), np.int32)
         self.matcher.fill_bitmask(self._bitmask)
         return self._bitmask
+
+
+def _check_anew(constraint: CompiledConstraint, text: str, incomplete: IncompleteError) -> None:
+    if not constraint.match(text):
+        raise incomplete
 
 
 def no_token_left(job: GenerateJob) -> ConstraintError:

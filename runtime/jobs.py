@@ -21,7 +21,11 @@ class Job:
     """Base of generations and scorings.
 
     `sequences` are those that wait or run; `posted_s` and `deadline_s` are monotonic seconds.
+    `judge`, where it is set when the job ends, takes its time to raise what is wrong with the
+    result, or returns text that ends it; the future is resolved after that.
     """
+
+    judge: Callable[[], str | None] | None = None
 
     samples = False  # True where the last row of logits is sampled from
 
@@ -56,6 +60,10 @@ class Job:
 
     def finish(self, memory: Memory, later: Callable[[Callable[[], None]], None]) -> None:
         """Hand the branch what is kept; `later` calls a function that resolves the future."""
+        raise NotImplementedError
+
+    def resolve(self, closing: str, later: Callable[[Callable[[], None]], None]) -> None:
+        """Resolve the future of a job with a judge, behind whose text `closing` comes."""
         raise NotImplementedError
 
     def record(self, sequence: Sequence, first: int, logits: Tensor) -> None:

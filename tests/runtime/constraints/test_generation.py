@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,9 @@ import jsonschema
 import pytest
 
 from radixlang.constraints import Choices, Grammar, JsonSchema, Regex, match
-from radixlang.errors import IncompleteError
+from radixlang.errors import CancelledError, ConstraintError, IncompleteError
 from radixlang.params import SamplingParams
-from radixlang.runtime.constraints import Matcher
+from radixlang.runtime.constraints import CompiledConstraint, Matcher
 
 TIMEOUT = 60
 MakeRuntime = Callable[..., Any]
@@ -168,6 +169,75 @@ def test_one_branch_that_fails_harms_no_other(make_runtime: MakeRuntime) -> None
     for each in found:
         assert isinstance(each, Exception) or each.text == "b"
     assert match(WORDS, words.text)
+
+
+class Gate:
+    """Holds the checks of finished texts back until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
+        self.reached, self.opened, self._error = threading.Event(), threading.Event(), error
+        monkeypatch.setattr(CompiledConstraint, "check", lambda *_: self._pass())
+
+    def _pass(self) -> None:
+        self.reached.set()
+        assert self.opened.wait(TIMEOUT)
+        if self._error is not None:
+            raise self._error
+
+
+def judged(runtime: Any) -> tuple[Any, Any]:
+    """A branch and its generation, whose text is to be checked."""
+    branch = runtime.new_branch()
+    branch.extend("Answer: ")
+    spec = Grammar('start: "yes" | "no"')
+    return branch, branch.generate(SamplingParams(max_tokens=9), runtime.compile_constraint(spec))
+
+
+def test_a_slow_check_of_one_text_holds_up_no_other(
+    make_runtime: MakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime, gate = make_runtime(), Gate(monkeypatch)
+    branch, generation = judged(runtime)
+    branch.extend(" Next:")
+    then = branch.tokens()
+    assert gate.reached.wait(TIMEOUT)
+    assert run(runtime, [WORDS])[0].text
+    assert not generation.done()
+    assert not then.done()
+    gate.opened.set()
+    text = generation.result(TIMEOUT).text
+    assert runtime.decode(then.result(TIMEOUT)) == f"Answer: {text} Next:"
+    branch.release()
+    assert runtime.audit() == []
+
+
+def test_a_check_that_fails_takes_its_branch_with_it(
+    make_runtime: MakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime, gate = make_runtime(), Gate(monkeypatch, ConstraintError("not so"))
+    branch, generation = judged(runtime)
+    gate.opened.set()
+    assert str(generation.exception(TIMEOUT)) == "not so"
+    assert str(branch.tokens().exception(TIMEOUT)) == "not so"
+    assert runtime.stats().num_failed_requests == 1
+    branch.release()
+
+
+def test_what_is_being_checked_can_be_cancelled_and_closed(
+    make_runtime: MakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime, gate = make_runtime(), Gate(monkeypatch)
+    _, cancelled = judged(runtime)
+    _, left = judged(runtime)
+    assert gate.reached.wait(TIMEOUT)
+    cancelled.cancel()
+    assert isinstance(cancelled.exception(TIMEOUT), CancelledError)
+    closing = threading.Thread(target=runtime.close)
+    closing.start()
+    gate.opened.set()
+    closing.join(TIMEOUT)
+    assert not closing.is_alive()
+    assert left.done()
 
 
 @pytest.mark.parametrize("prompt", ["Answer:", "Answer: ", "Answer:\n\n", "The theatre "])
