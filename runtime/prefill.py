@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from radixlang.params import SamplingParams
+from radixlang.progress import awaited
 from radixlang.runtime.branch import EngineBranch
-from radixlang.runtime.progress import awaited
 
 _NOTHING_MORE = SamplingParams(max_tokens=1, temperature=0.0, heal=False)
 

@@ -12,6 +12,9 @@ Projections stay apart here, so the lean decoder is faster where it applies.
 from __future__ import annotations
 
 import copy
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,6 @@ from radixlang.kernels.attention import LayerKV, attend
 from radixlang.kernels.batch import chain
 from radixlang.runtime.models.config import ModelConfig, as_ids
 from radixlang.runtime.models.model import plan_for
-from radixlang.runtime.progress import bars_of_transformers
 
 ATTENTION_NAME = "radixlang"
 _NUM_PROBE, _PROBE_SPLIT = 8, 5
@@ -188,6 +190,22 @@ def _head_only(model: Any) -> Any:
     return head
 
 
+@contextmanager
+def bars_at_a_terminal_only() -> Iterator[None]:
+    """transformers draws its bars anywhere; within this it does as ours do."""
+    from transformers.utils import logging as theirs
+
+    logging: Any = theirs
+    quiet = logging.is_progress_bar_enabled() and not sys.stderr.isatty()
+    if quiet:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if quiet:
+            logging.enable_progress_bar()
+
+
 def load_adapter(
     folder: Path,
     config: Any,
@@ -203,7 +221,7 @@ def load_adapter(
     from transformers import AutoModelForCausalLM
 
     try:
-        with bars_of_transformers():
+        with bars_at_a_terminal_only():
             model: Any = AutoModelForCausalLM.from_pretrained(
                 folder, config=config, dtype=dtype, local_files_only=True,
                 attn_implementation="eager",

@@ -9,12 +9,12 @@ from typing import TypeVar
 import torch
 
 from radixlang.errors import ModelFormatError
+from radixlang.progress import each
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.decoder import Decoder, DecoderLayer, TableEmbedding
 from radixlang.runtime.models.linear import DenseLinear, Linear, RmsNorm, TransposedLinear
 from radixlang.runtime.models.rotary import interleave_rows
 from radixlang.runtime.models.weights import WeightSource
-from radixlang.runtime.progress import each
 
 Outer = TypeVar("Outer")
 Layer = TypeVar("Layer")

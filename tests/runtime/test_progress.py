@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from radixlang.runtime import progress
+from radixlang import progress
+from radixlang.runtime.models.adapter import bars_at_a_terminal_only
 from radixlang.runtime.models.build import in_threads
 
 MakeRuntime = Callable[..., Any]
@@ -74,6 +75,6 @@ def test_bars_of_transformers_are_silenced_and_given_back() -> None:
     from transformers.utils import logging
 
     before = logging.is_progress_bar_enabled()
-    with progress.bars_of_transformers():
+    with bars_at_a_terminal_only():
         assert not logging.is_progress_bar_enabled()
     assert logging.is_progress_bar_enabled() == before

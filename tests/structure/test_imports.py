@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SEAM = {"protocol", "params", "errors", "constraints"}  # what the runtime may know of the language
+# what the runtime may know of the language: the seam, and how a bar looks
+SEAM = {"protocol", "params", "errors", "constraints", "progress"}
 HEAVY = {"torch", "triton", "transformers", "tokenizers", "llguidance", "gguf"}
 
 
