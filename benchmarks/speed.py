@@ -6,8 +6,9 @@
 
 Every peer serves the same GGUF in a process of its own, loaded once. The runs are taken in turn
 (ours, theirs, ours, …); the table shows medians of wall seconds, and theirs over ours. Greedy,
-fixed token counts, the same token ids. Peers whose environment is missing are listed with the
-reason. Quote ratios of one run; absolute figures drift with the machine.
+fixed token counts, the same token ids. Text that repeats itself is easier to guess ahead, so
+`--text` takes another (GSM8K's test set, for W6's tree of thought). Peers whose environment is
+missing are listed with the reason. Quote ratios of one run; absolute figures drift with the machine.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.workloads import WORKLOADS, Text, Workload, corpus
+from benchmarks.workloads import WORKLOADS, Text, Workload, corpus, read_text
 
 HERE = Path(__file__).parent
 FRESH = 8191  # tokens between the texts of two turns
@@ -62,6 +63,9 @@ _LLAMA_512 = " -DGGML_AVX512=ON -DGGML_AVX512_VBMI=ON -DGGML_AVX512_VNNI=ON"
 PEERS = {
     "ours": Peer("radixlang", "radixlang_run.py", ("auto",)),
     "ours-fp32": Peer("radixlang fp32", "radixlang_run.py", ("fp32",)),
+    "ours-undrafted": Peer(
+        "radixlang, nothing guessed ahead", "radixlang_run.py", ("auto", "undrafted")
+    ),
     "ours-unshared": Peer("radixlang, sharing off", "radixlang_run.py", ("auto", "unshared")),
     "transformers-shared": Peer("transformers, prefix shared by hand", "transformers_shared.py"),
     "transformers": Peer("transformers, plain generate", "transformers_plain.py"),
@@ -193,13 +197,12 @@ def install() -> None:
             subprocess.run([*pip, "uninstall", "--yes", *peer.without], check=True)
 
 
-def measure(workers: Sequence[Worker], names: Sequence[str], runs: int, encode: Any) -> None:
+def measure(workers: Sequence[Worker], names: Sequence[str], runs: int, ids: list[int]) -> None:
     """All runs of all workloads, the workers in turn, after one of W1 that does not count.
 
     Ctrl-C ends it early; what has been measured counts.
     """
     bar = tqdm(total=len(workers) * (len(names) * runs + 1), unit="run", disable=None)
-    ids = encode(corpus())
     turns = [(name, turn) for turn in range(runs) for name in names]
     for name, turn in [("W1", -1), *turns]:
         # Another text each turn: some peers' caches outlive a run.
@@ -252,6 +255,10 @@ def main() -> None:
     parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--model", type=Path, help="a GGUF file; the default model without it")
+    parser.add_argument(
+        "--text", type=read_text, metavar="FILE",
+        help="what prompts are made of, text or JSON lines; by default our own pages and sources",
+    )  # fmt: skip
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument("--install", action="store_true", help="make the peers' environments")
     args = parser.parse_args()
@@ -267,7 +274,7 @@ def main() -> None:
     workers = [worker for worker in started.values() if isinstance(worker, Worker)]
     missing = {key: why for key, why in started.items() if isinstance(why, str)}
     try:
-        measure(workers, args.workloads, args.runs, encode)
+        measure(workers, args.workloads, args.runs, encode(args.text or corpus()))
     except KeyboardInterrupt:
         print("ended early\n")
     finally:

@@ -8,6 +8,7 @@ that nothing is shared but what a workload says is shared.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,6 +154,15 @@ WORKLOADS: dict[str, Callable[[Text], Workload]] = {
     "W7": self_consistency,
     "W8": nothing_shared,
 }
+
+
+def read_text(path: str) -> str:
+    """The text of a file; of JSON lines, their strings one after another."""
+    text = Path(path).read_text(encoding="utf-8")
+    if not path.endswith(".jsonl"):
+        return text
+    rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+    return "\n\n".join("\n".join(v for v in row.values() if isinstance(v, str)) for row in rows)
 
 
 def corpus() -> str:

@@ -26,6 +26,7 @@ from radixlang.runtime.keyed_random import SeedSource
 from radixlang.runtime.memory import Memory
 from radixlang.runtime.models.loader import load_model
 from radixlang.runtime.models.model import LoadedModel
+from radixlang.runtime.models.openmp import end_team, leaves_no_team
 from radixlang.runtime.next_uses import NextUses
 from radixlang.runtime.pool import PagePool
 from radixlang.runtime.prefill import prefill
@@ -152,6 +153,7 @@ class Runtime:
             compaction=compaction,
             debug=debug,
         )
+        end_team()
         self._thread = threading.Thread(target=self.core.run, name="radixlang-engine", daemon=True)
         self._thread.start()
         self._finalizer = weakref.finalize(self, _stop, self.core, self._thread)
@@ -299,6 +301,7 @@ class Runtime:
         )
         return found
 
+    @leaves_no_team
     def compare_with_float64(
         self, content: str | Sequence[int], *, namespace: str = "", tolerance: float | None = None
     ) -> comparison.Comparison:

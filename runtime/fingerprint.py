@@ -11,12 +11,14 @@ import numpy as np
 import torch
 
 from radixlang.runtime.models.model import LoadedModel
+from radixlang.runtime.models.openmp import leaves_no_team
 from radixlang.runtime.prefixes import Fingerprint
 from radixlang.runtime.radix import Namespace
 
 _SAMPLES = 4096  # values looked at of each tensor, beside its sum
 
 
+@leaves_no_team
 def fingerprint_of(loaded: LoadedModel, namespace: Namespace) -> Fingerprint:
     """The fingerprint of a model as it is loaded here, its arithmetic included.
 

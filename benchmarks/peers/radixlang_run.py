@@ -1,7 +1,7 @@
 """radixlang itself: every call is a branch forked from its parent's.
 
 Arguments: the model, "auto", "int8" or "fp32", and optionally "unshared": every call in a namespace
-of its own, so that the cache finds nothing.
+of its own, so that the cache finds nothing; or "undrafted": nothing is guessed ahead.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def main() -> None:
     """Serve workloads."""
     kind = sys.argv[2] if len(sys.argv) > 2 else "auto"
     quantization = None if kind == "fp32" else kind
-    with Runtime(sys.argv[1], quantization=quantization) as runtime:
+    drafts = 0 if "undrafted" in sys.argv else None
+    with Runtime(sys.argv[1], quantization=quantization, draft_tokens=drafts) as runtime:
         work = run_unshared if "unshared" in sys.argv else run
         serve(
             "radixlang",

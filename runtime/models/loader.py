@@ -27,6 +27,7 @@ from radixlang.runtime.models.int8 import MEASURED_FAMILIES, build_int8_decoder
 from radixlang.runtime.models.linear import has_amx
 from radixlang.runtime.models.locate import locate
 from radixlang.runtime.models.model import CausalModel, LoadedModel
+from radixlang.runtime.models.openmp import leaves_no_team
 from radixlang.runtime.models.weights import SafetensorsFiles, StateDictWeights, WeightSource
 from radixlang.runtime.tokenizer import Tokenizer, TokenizerConfig
 
@@ -40,6 +41,7 @@ _DTYPES = {
 _SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
+@leaves_no_team
 def load_model(
     name_or_path: str | Path | None = None,
     *,
