@@ -6,29 +6,25 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from radixlang.errors import ConstraintError, IncompleteError
 from radixlang.runtime.constraint_lowering import regular_pattern
-from radixlang.runtime.grammar.pattern import (
-    ANY_CHAR,
-    Pattern,
-    Text,
-    both,
-    cat,
-    repeat,
-    to_terminal,
-)
+from radixlang.runtime.constraint_vocabulary import Vocabulary
+from radixlang.runtime.grammar.pattern import Pattern, chars, negate
 from radixlang.runtime.matching import consume_longest
+from radixlang.runtime.regular_closing import MAX_CLOSING_BYTES, shortest_ending
+from radixlang.runtime.schema.strings import string_patterns
 from radixlang.runtime.time_bound import within
 
 if TYPE_CHECKING:
     from radixlang.runtime.constraints import Matcher
 
-MAX_CLOSING_BYTES = 1024
-MAX_CLOSING_S = 1.0  # it may run on the engine's own thread
+Choose: TypeAlias = "Callable[[Matcher], list[bytes]]"
+MAX_CLOSING_S = 1.0
+MAX_SIMPLE_BYTES = 64
 MAX_NOVEL_STEPS = 400
 _STEPS_A_BYTE = 3  # of search for each byte that an ending may have
 
@@ -37,7 +33,10 @@ _PREFERENCE = (
     b'"}])>;,' + b"!#$%&'*+/=?@_|~" + b"0123456789" + b"abcdefghijklmnopqrstuvwxyz" + b"{[(<.:-"
 )
 _RANK = {byte: rank for rank, byte in enumerate(_PREFERENCE)}
-_RANK_IN_STRING = {byte: rank for rank, byte in enumerate(b'"abcdefghijklmnopqrstuvwxyz01')}
+_LETTERS = b"abcdefghijklmnopqrstuvwxyz01"
+_RANK_IN_STRING = {byte: rank for rank, byte in enumerate(b'"' + _LETTERS)}
+_RANK_OF_LETTER = {byte: rank for rank, byte in enumerate(_LETTERS)}
+_PLAIN_CHAR = negate(chars([(0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x9F)]))  # no escape
 _BLANKS = b" \t\r\n"
 _UNRANKED = 100
 _QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -73,88 +72,90 @@ def close_text(matcher: Matcher, text: str | bytes) -> str:
 def _closing(matcher: Matcher, data: bytes) -> bytes | None:
     """The shortest ending within limits of which each is twice the one before.
 
-    For a regular constraint it is exact: the engine leads into nothing that has no end within
-    the limit. For any other it is a search that may miss one.
+    For a regular constraint it is exact. For any other it is a search that may miss one; only
+    strings in it that have a pattern are completed exactly.
     """
     if matcher.is_complete:
         return b""
-    pattern = regular_pattern(matcher.compiled.spec)
+    pattern, vocabulary = regular_pattern(matcher.compiled.spec), matcher.compiled.vocabulary
     if pattern is not None:
-        return _shortest(lambda limit: _lead(matcher, pattern, data, limit), exact=True)
-    novel = _Novel()
-    return _shortest(lambda limit: _search(matcher.fork(), limit, _choices), exact=False) or (
-        _shortest(lambda limit: _search(matcher.fork(), limit, novel), exact=False)
-    )
+        return shortest_ending(vocabulary, pattern, data, _preference)
+    ways: list[tuple[Choose, int]] = [(_choices, MAX_SIMPLE_BYTES)]
+    if patterns := string_patterns(matcher.compiled.spec):
+        ways.append((_Completing(patterns), MAX_CLOSING_BYTES))
+    ways += [(_choices, MAX_CLOSING_BYTES), (_Novel(), MAX_CLOSING_BYTES)]
+    found = (_within_limits(matcher, choose, most) for choose, most in ways)
+    return next((closing for closing in found if closing is not None), None)
 
 
-def _shortest(attempt: Callable[[int], bytes | None], *, exact: bool) -> bytes | None:
-    """The first success of doubling limits; where a failure is certain, the least limit."""
-    limit = 1 if exact else 8
-    closing = attempt(limit)
-    while closing is None:
+def _within_limits(matcher: Matcher, choose: Choose, most: int) -> bytes | None:
+    limit = 8
+    while limit <= most:
+        closing = _search(matcher.fork(), limit, choose)
+        if closing is not None:
+            return closing
         limit *= 2
-        if limit > MAX_CLOSING_BYTES:
-            return None
-        closing = attempt(limit)
-    low = limit // 2  # too little
-    while exact and limit - low > 1:
-        middle = (low + limit) // 2
-        found = attempt(middle)
-        low, limit = (middle, limit) if found is None else (low, middle)
-        closing = found or closing
-    return closing
+    return None
 
 
-def _lead(matcher: Matcher, pattern: Pattern, data: bytes, limit: int) -> bytes | None:
-    """An ending of at most `limit` characters, by masks of what has one; None where none has."""
-    begun = Text(data.decode("utf-8", "ignore"))
-    bounded = both(pattern, cat(begun, repeat(ANY_CHAR, 0, limit)))
-    grammar = {"lark_grammar": f"start: TEXT\nTEXT: {to_terminal(bounded)}\n"}
-    engine = matcher.compiled.vocabulary.matcher(json.dumps({"grammars": [grammar]}))
-    if engine.is_error() or engine.try_consume_tokens(list(data)) < len(data):
-        return None
-    closing = bytearray()
-    while not engine.is_accepting():
-        bits = np.unpackbits(np.frombuffer(engine.compute_bitmask(), np.uint8), bitorder="little")
-        choices = np.flatnonzero(bits[:256]).tolist()
-        if engine.is_error() or not choices:
-            return None
-        closing.append(min(choices, key=lambda byte: _preference(byte, _RANK)))
-        engine.try_consume_tokens([closing[-1]])
-    return bytes(closing)
-
-
-def _search(matcher: Matcher, limit: int, choices: Callable[[Matcher], list[int]]) -> bytes | None:
-    """Depth first in the order of `choices`, with backtracking, within the limit."""
-    path: list[list[int]] = []  # choices not tried yet, by depth
-    closing: list[int] = []
+def _search(matcher: Matcher, limit: int, choose: Choose) -> bytes | None:
+    """Depth first in the order of `choose`, with backtracking, within the limit."""
+    path: list[list[bytes]] = []  # choices not tried yet, by depth
+    taken: list[bytes] = []
     for _ in range(_STEPS_A_BYTE * limit + 100):
         if matcher.is_complete:
-            return bytes(closing)
-        path.append(choices(matcher) if len(closing) < limit else [])
+            return b"".join(taken)
+        path.append(choose(matcher) if sum(map(len, taken)) < limit else [])
         while path and not path[-1]:
             path.pop()
             if not path:
                 return None
-            closing.pop()
-            matcher.rollback(1)
-        byte = path[-1].pop(0)
-        matcher.consume([byte])
-        closing.append(byte)
+            matcher.rollback(len(taken.pop()))
+        taken.append(path[-1].pop(0))
+        matcher.consume(taken[-1])
     return None
 
 
-def _choices(matcher: Matcher) -> list[int]:
+def _choices(matcher: Matcher) -> list[bytes]:
     forced = matcher.forced_tokens()
     if forced:
-        return forced[:1]
+        return [bytes(forced[:1])]
     try:
         row = matcher.allowed_row()
     except ConstraintError:
         return []
     bits = np.unpackbits(row.view(np.uint8), bitorder="little")[:256]
     ranks = _RANK_IN_STRING if _is_in_string(matcher.text_bytes()) else _RANK
-    return sorted(np.flatnonzero(bits).tolist(), key=lambda byte: _preference(byte, ranks))
+    order = sorted(np.flatnonzero(bits).tolist(), key=lambda byte: _preference(byte, ranks))
+    return [bytes([byte]) for byte in order]
+
+
+class _Completing:
+    """The order of choices that completes a string under a pattern of the schema where it can.
+
+    Which pattern holds in a string the matcher knows: it takes no ending of any other.
+    """
+
+    def __init__(self, patterns: list[Pattern]) -> None:
+        self._patterns = patterns
+        self._known: dict[bytes, list[bytes]] = {}
+
+    def __call__(self, matcher: Matcher) -> list[bytes]:
+        plain = _choices(matcher)
+        begun = _open_string(matcher.text_bytes())
+        if begun is None or b'"' in plain:
+            return plain
+        if begun not in self._known:
+            self._known[begun] = self._endings(begun, matcher.compiled.vocabulary)
+        whole = [e for e in self._known[begun] if matcher.num_valid(e) == len(e)]
+        return [*whole, *plain]
+
+    def _endings(self, begun: bytes, vocabulary: Vocabulary) -> list[bytes]:
+        found = (
+            shortest_ending(vocabulary, pattern, begun, _letters_first, _PLAIN_CHAR)
+            for pattern in self._patterns
+        )
+        return sorted({ending + b'"' for ending in found if ending is not None}, key=len)
 
 
 class _Novel:
@@ -167,13 +168,13 @@ class _Novel:
         self._num_met: Counter[bytes] = Counter()
         self._num_steps = 0
 
-    def __call__(self, matcher: Matcher) -> list[int]:
+    def __call__(self, matcher: Matcher) -> list[bytes]:
         self._num_steps += 1
         if self._num_steps > MAX_NOVEL_STEPS:
             return []
         found = []
         for rank, byte in enumerate(_choices(matcher)):
-            matcher.consume([byte])
+            matcher.consume(byte)
             row = b"" if matcher.is_complete else _row(matcher)
             matcher.rollback(1)
             if row is not None:
@@ -191,8 +192,24 @@ def _row(matcher: Matcher) -> bytes | None:
         return None
 
 
-def _preference(byte: int, ranks: dict[int, int]) -> tuple[bool, int, int]:
+def _preference(byte: int, ranks: dict[int, int] = _RANK) -> tuple[bool, int, int]:
     return byte in _BLANKS, ranks.get(byte, _UNRANKED), byte
+
+
+def _letters_first(byte: int) -> tuple[bool, int, int]:
+    return _preference(byte, _RANK_OF_LETTER)
+
+
+def _open_string(data: bytes) -> bytes | None:
+    """What the string that is open at the end holds so far; None where none is, or inside an
+    escape."""
+    if not _is_in_string(data):
+        return None
+    try:
+        held: str = json.loads(_QUOTED.sub(b"", data).rpartition(b'"')[2].join([b'"', b'"']))
+    except ValueError:
+        return None
+    return held.encode("utf-8", "surrogatepass")
 
 
 def _is_in_string(data: bytes) -> bool:

@@ -58,10 +58,38 @@ def test_every_truncation_is_closed_validly(cut: int) -> None:
         (Grammar('start: "(" start ")" | "x"'), "((", "x))"),
         (JsonSchema.of({"type": "string"}), '"a\\', '""'),
         (Grammar('start: INT "+" INT\n%import common.INT'), "12", "+0"),
+        (JsonSchema.of({"type": "string", "pattern": "^[a-z]+zq[0-9]$"}), '"ab', 'zq0"'),
+        (JsonSchema.of({"type": "string", "pattern": "^[a-z]+zq[0-9]$"}), '"abz', 'q0"'),
+        (JsonSchema.of({"type": "string", "pattern": "zq", "minLength": 9}), '"zz', 'aaaaazq"'),
     ],
 )
 def test_other_constraints_close_as_well(spec: Any, text: str, ending: str) -> None:
     assert close(spec, text) == ending
+
+
+TRAPS = JsonSchema.of(
+    {
+        "type": "object",
+        "properties": {
+            "free": {"type": "string", "minLength": 2},
+            "id": {"type": "string", "pattern": "^[a-z]+zq[0-9]$"},
+            "list": {"type": "array", "minItems": 2, "items": {"pattern": "^(ab|[a-z]{3,}xy)!$"}},
+            "names": {"type": "object", "minProperties": 1, "additionalProperties": False,
+                      "patternProperties": {"^[a-z]+-[a-z]+vw$": {"type": "string"}}},
+        },
+        "required": ["free", "id", "list", "names"],
+        "additionalProperties": False,
+    },
+    finish="close",
+)  # fmt: skip
+TRAPPED = '{"free": "né", "id": "abzq7", "list": ["ab!", "qqqqxy!"], "names": {"a-bvw": ""}}'
+
+
+@pytest.mark.parametrize("cut", [*range(0, len(TRAPPED) - 3, 3), len(TRAPPED)])
+def test_strings_with_a_pattern_are_completed_wherever_they_stand(cut: int) -> None:
+    ending = close(TRAPS, TRAPPED[:cut])
+    assert match(TRAPS, TRAPPED[:cut] + ending)
+    assert len(ending) < 90
 
 
 def test_a_text_that_is_wrong_already_is_not_repaired() -> None:
