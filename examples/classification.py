@@ -2,7 +2,9 @@
 
 The labels are scored under one shared prompt. Plain likelihood favours labels that are likely
 anyway; dividing by their likelihood without the review takes that away ("unconditional
-likelihood normalised"). A review whose two labels are close is handed to a person.
+likelihood normalised"). The review that the model is least certain of is handed to a person. With
+8-bit weights a probability changes by 0.03 with the rows that meet in a step: which is the lowest,
+and their mean to one digit, do not.
 """
 
 from __future__ import annotations
@@ -36,11 +38,12 @@ def main() -> None:
             right = sum(result["label"] == row["label"]
                         for result, row in zip(results, REVIEWS, strict=True))  # fmt: skip
             print(f"{scorer}: {right} of {len(REVIEWS)} right")
-        for row, result in zip(REVIEWS, results, strict=True):
-            certain = max(result.state.choice("label").probabilities)
-            note = "  → a person should look" if certain < 0.6 else ""
+        certain = [max(result.state.choice("label").probabilities) for result in results]
+        for row, result, probability in zip(REVIEWS, results, certain, strict=True):
+            note = "  → a person should look" if probability == min(certain) else ""
             mark = "✓" if result["label"] == row["label"] else "✗"
-            print(f"  {mark} {result['label']} {certain:.2f}  {row['review']}{note}")
+            print(f"  {mark} {result['label']}  {row['review']}{note}")
+        print(f"mean probability of the chosen label: {sum(certain) / len(certain):.1f}")
         print(f"\n{savings(runtime, tree=True, max_lines=24)}")
 
 

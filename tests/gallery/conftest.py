@@ -74,8 +74,7 @@ class GalleryPage:
         """Put what was printed, and the example's docstring, into its section."""
         found, text = self._find(file), self.path.read_text(encoding="utf-8")
         words = docstring(file)
-        middle = f"\n{words}\n" if words else found["words"]
-        inside = f"{middle}\n```{found['kind']}\n{printed}```\n"
+        inside = f"\n{words or found['words'].strip()}\n\n```{found['kind']}\n{printed}```\n"
         self.path.write_text(text[: found.start("words")] + inside + text[found.end() :], "utf-8")
 
     def _find(self, file: str) -> re.Match[str]:

@@ -27,7 +27,11 @@ EXPECTED = {
     "best_of_n": ["In Ghent,", "chosen: In Ghent,"],
     "chain_of_density": ["4 of 4 facts", "Anna Berg", "nine million euros."],
     "chat": ["The capital of Italy is Rome.", "The capital of Japan is Tokyo."],
-    "classification": ["unconditional_likelihood_normalized: 8 of 8 right"],
+    "classification": [
+        "unconditional_likelihood_normalized: 8 of 8 right",
+        "smelled awful.  → a person should look",
+        "chosen label: 0.8",
+    ],
     "constrained_code": ["double(n)", "✓ passes its tests"],
     "constrained_sql": ["WHERE country = 'Portugal';", "[('Porto',), ('Braga',)]"],
     "few_shot_qa": ["12 of 12 right"],
@@ -126,6 +130,6 @@ def test_template_example_by_the_command_line(
         assert printed.err == ""
         lines += [f"$ {command}", *printed.out.splitlines()]
     fact, verdict = lines[1:3]
-    assert "the Portuguese language is spoken." in fact
+    assert "speak Portuguese." in fact
     assert verdict.split() in (["verdict", "yes"], ["verdict", "no"])
     compare(gallery_page, TEMPLATE, "\n".join(lines) + "\n")
