@@ -21,45 +21,36 @@ NO_CHARS = Chars(())
 
 def first_characters(pattern: Pattern) -> Chars:
     """A superset of the characters that a match can begin with."""
-    match pattern:
-        case Text(value):
-            return chars([(ord(value[0]), ord(value[0]))] if value else [])
-        case Chars():
-            return pattern
-        case Cat(parts):
-            found: list[tuple[int, int]] = []
-            for part in parts:
-                found.extend(first_characters(part).ranges)
-                if not is_nullable(part):
-                    break
-            return chars(found)
-        case Alt(options):
-            return chars(r for option in options for r in first_characters(option).ranges)
-        case Repeat(body, _, _):
-            return first_characters(body)
-        case And(left, _):
-            return first_characters(left)
-        case Not():
-            return ANY_CHAR
+    return _at_edge(pattern, 1)
 
 
 def last_characters(pattern: Pattern) -> Chars:
     """A superset of the characters that a match can end with."""
+    return _at_edge(pattern, -1)
+
+
+def _at_edge(pattern: Pattern, step: int) -> Chars:
+    """Read forwards (1) or backwards (-1): the characters that can come first."""
     match pattern:
         case Text(value):
-            return chars([(ord(value[-1]), ord(value[-1]))] if value else [])
+            return alphabet(Text(value[::step][:1]))
+        case Chars():
+            return pattern
         case Cat(parts):
             found: list[tuple[int, int]] = []
-            for part in reversed(parts):
-                found.extend(last_characters(part).ranges)
+            for part in parts[::step]:
+                found.extend(_at_edge(part, step).ranges)
                 if not is_nullable(part):
                     break
             return chars(found)
         case Alt(options):
-            return chars(r for option in options for r in last_characters(option).ranges)
+            return chars(r for option in options for r in _at_edge(option, step).ranges)
         case Repeat(body, _, _):
-            return last_characters(body)
-    return alphabet(pattern)
+            return _at_edge(body, step)
+        case And(left, _):
+            return _at_edge(left, step)
+        case Not():
+            return ANY_CHAR
 
 
 def alphabet(pattern: Pattern) -> Chars:
