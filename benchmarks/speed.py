@@ -8,7 +8,7 @@ Every peer serves the same GGUF in a process of its own, loaded once. The runs a
 (ours, theirs, ours, …); the table shows medians of wall seconds, and theirs over ours. Greedy,
 fixed token counts, the same token ids. Text that repeats itself is easier to guess ahead, so
 `--text` takes another (GSM8K's test set, for W6's tree of thought). Peers whose environment is
-missing are listed with the reason. Quote ratios of one run; absolute figures drift with the machine.
+missing are listed with the reason. Quote ratios of one run: absolute figures drift.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["AttentionPlan", "TreeBatch", "plan_attention"]
 
 RESERVE = 64  # decode steps that a device plan has room for
+CPU_SPARE_READS = 512  # keys and values of so many tokens are read while a call begins and ends
 
 
 def plan_attention(
@@ -47,7 +48,9 @@ def plan_attention(
     if backend not in (None, "cpu", "triton", "reference"):
         raise ValueError(f"backend={backend!r} is neither 'cpu', 'triton' nor 'reference'")
     check_batch(batch)
-    topology = build_topology(batch, deterministic=deterministic)
+    backend = backend or ("cpu" if torch.device(device).type == "cpu" else "triton")
+    spare_reads = CPU_SPARE_READS if backend == "cpu" else 0
+    topology = build_topology(batch, deterministic=deterministic, spare_reads=spare_reads)
     return AttentionPlan(
         topology,
         batch,
@@ -56,7 +59,7 @@ def plan_attention(
         head_dim=head_dim,
         deterministic=deterministic,
         device=torch.device(device),
-        backend=backend or ("cpu" if torch.device(device).type == "cpu" else "triton"),
+        backend=backend,
     )
 
 

@@ -64,8 +64,14 @@ class Topology:
         return ranges(flat_offset[order], self.num_queries)
 
 
-def build_topology(batch: TreeBatch, *, deterministic: bool = False) -> Topology:
-    """Reduce a checked batch to its nodes. With `deterministic`, node borders lie on the grid."""
+def build_topology(
+    batch: TreeBatch, *, deterministic: bool = False, spare_reads: int = 0
+) -> Topology:
+    """Reduce a checked batch to its nodes. With `deterministic`, node borders lie on the grid.
+
+    A shared node moves into its children where reading it again for every branch but one comes to
+    no more than `spare_reads` tokens: what a read of its own costs beside the reading.
+    """
     parent = batch.segment_parent.tolist()
     quantized = (
         [False] * len(parent)
@@ -85,7 +91,8 @@ def build_topology(batch: TreeBatch, *, deterministic: bool = False) -> Topology
     node_count = np.array([counts[segment] for segment, _ in nodes], dtype=np.int64)
     node_q = np.array([quantized[segment] for segment, _ in nodes], dtype=np.bool_)
     head_start = batch.segment_start[heads].astype(np.int64)
-    carry, cut = _carries(own, head_start, node_parent, node_count, node_q, batch, deterministic)
+    spare = -1 if deterministic else spare_reads
+    carry, cut = _carries(own, head_start, node_parent, node_count, node_q, batch, spare)
     sequence = np.argsort(owner, kind="stable")[np.count_nonzero(~keep) :]
     parts = [batch.segment_slots[s] for s in sequence.tolist()]
     own_slots = np.concatenate(parts).astype(np.int32, copy=False)
@@ -169,9 +176,10 @@ def _carries(
     node_count: NDArray[np.int64],
     node_q: NDArray[np.bool_],
     batch: TreeBatch,
-    deterministic: bool,
+    spare_reads: int,
 ) -> tuple[list[int], list[int]]:
-    """Tokens each node takes over from its parent, and tokens each hands down from its end."""
+    """Tokens each node takes over from its parent, and tokens each hands down from its end; with
+    negative spare_reads, just those behind the last border of the grid."""
     num_nodes = len(node_parent)
     lengths, starts, quantized = own.tolist(), start.tolist(), node_q.tolist()
     counts = node_count.tolist()
@@ -191,9 +199,12 @@ def _carries(
         if leaf[node] or pinned[node]:
             continue
         total = carry[node] + lengths[node]
-        if deterministic:
+        if spare_reads < 0:
             cut[node] = min(total, (starts[node] + lengths[node]) % GRID)
-        elif total <= max(SHORT_NODE, 2 * least_child[node]):
+        elif (
+            total <= max(SHORT_NODE, 2 * least_child[node])
+            or total * (counts[node] - 1) <= spare_reads
+        ):
             cut[node] = total
     return carry, cut
 

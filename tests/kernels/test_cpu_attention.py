@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radixlang.kernels import cpu
+from radixlang.kernels import plan as plan_module
 from radixlang.kernels.attention import LayerKV, attend
 from radixlang.kernels.batch import TreeBatch
 from radixlang.kernels.forests import level_forest, poisoned_pool, random_forest
@@ -61,6 +64,7 @@ def run(
     soft_cap=st.sampled_from([None, None, 20.0]),
     sinks=st.booleans(),
     deterministic=st.booleans(),
+    spare_reads=st.sampled_from([0, 512]),
 )
 def test_random_forests_match_float64(
     seed: int,
@@ -69,9 +73,13 @@ def test_random_forests_match_float64(
     soft_cap: float | None,
     sinks: bool,
     deterministic: bool,
+    spare_reads: int,
 ) -> None:
     batch = random_forest(np.random.default_rng(seed), max_queries=queries, longest=400)
-    error = run(batch, window=window, soft_cap=soft_cap, sinks=sinks, deterministic=deterministic)
+    with patch.object(plan_module, "CPU_SPARE_READS", spare_reads):
+        error = run(
+            batch, window=window, soft_cap=soft_cap, sinks=sinks, deterministic=deterministic
+        )
     assert error < 2e-6
 
 

@@ -81,6 +81,21 @@ def test_a_short_shared_node_moves_into_its_children(length: int, nodes: int) ->
     assert len(topology.node_length) == nodes
 
 
+@pytest.mark.parametrize(
+    ("spare_reads", "lengths"),
+    [(0, [300, 100, 100, 9, 9, 9, 9]), (99, [300, 100, 100, 9, 9, 9, 9]),
+     (100, [300, 109, 109, 109, 109]), (3 * 300 - 1, [300, 109, 109, 109, 109]),
+     (3 * 300, [409, 409, 409, 409])],
+)  # fmt: skip
+def test_a_node_that_is_cheap_to_read_again_moves_into_its_children(
+    spare_reads: int, lengths: list[int]
+) -> None:
+    batch = level_forest((1, 2, 4), (300, 100, 9))
+    topology = build_topology(batch, spare_reads=spare_reads)
+    assert sorted(topology.node_length.tolist(), reverse=True) == lengths
+    assert build_topology(batch, deterministic=True, spare_reads=spare_reads).num_rows == 4
+
+
 def test_segments_without_a_branch_are_dropped() -> None:
     batch = level_forest((1, 4), (100, 5))
     only = TreeBatch(
