@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from radixlang.kernels.plan import AttentionPlan
 
 SMALL_QUERIES = 16  # branches with up to this many new tokens share one padded call
-IN_PLACE_BYTES = 196_608  # a run of keys at least this long is cheaper in place than gathered
+IN_PLACE_BYTES = 196_608  # keys in one run that are worth a call of their own
+APART_BYTES = 1_572_864  # a decoding tail in one run this long is not gathered beside others
+GATHER_BYTES = 1 << 25  # keys gathered for one call, which bounds its memory
 MASK_ROWS = 512  # rows of one masked call, which bounds its mask
 
 
@@ -95,6 +97,8 @@ class _Builder:
         self.window = window
         token_bytes = plan.num_kv_heads * plan.head_dim * 4
         self.run = max(64, IN_PLACE_BYTES // token_bytes)
+        self.apart = max(64, APART_BYTES // token_bytes)
+        self.most_gathered = GATHER_BYTES // token_bytes
         self.positions = self.topology.row_positions() + plan.num_steps
         self.first: list[Unit] = []
         self.rest: list[Unit] = []
@@ -192,19 +196,19 @@ class _Builder:
             return
         skip = max(0, int(self._lowest(begin, end)[0]) - start)
         slots, start = slots[skip:], start + skip
-        if end - begin == 1 and self._alone(slots):
+        if end - begin == 1 and self._alone(slots, self.apart):
             self.lone.append((rank, slots, start))
             return
-        if end - begin > 1 and self.window is None and self._alone(slots):
+        if end - begin > 1 and self.window is None and self._alone(slots, self.run):
             self.first.append(self._group([(rank, slots, start)]))
             return
         if end - begin == 1 or self.window is None:
             slots, start = self._leave_runs(begin, end, slots, start)
         self.small.append((rank, slots, start))
 
-    def _alone(self, slots: NDArray[np.int32]) -> bool:
-        """Whether a decoding tail is worth a call of its own: one run, and long or lonely."""
-        if len(slots) < self.run and self.topology.num_branches > 2:
+    def _alone(self, slots: NDArray[np.int32], least: int) -> bool:
+        """Whether a tail is worth a call of its own: one run, and long or lonely."""
+        if len(slots) < least and self.topology.num_branches > 2:
             return False
         return int(slots[-1]) - int(slots[0]) == len(slots) - 1 and keys_of(slots).index is None
 
@@ -228,10 +232,11 @@ class _Builder:
     ) -> tuple[NDArray[np.int32], int]:
         """Read the long runs at a tail's head in place; return what is left and where it starts."""
         count = end - begin
+        least = self.apart if count == 1 else self.run
         edges = np.flatnonzero(np.diff(slots[:-count]) != 1) + 1
         taken = 0
         for edge in [*edges.tolist(), len(slots) - count]:
-            if edge - taken < self.run:
+            if edge - taken < least:
                 break
             self.rest.append(self._full(begin, end, slots[taken:edge]))
             taken = edge
@@ -268,9 +273,12 @@ class _Builder:
             size = max(32, len(entry[1]) - 1).bit_length()
             buckets.setdefault((int(counts[entry[0]] > 1), size), []).append(entry)
         for entries in buckets.values():
-            group = self._group(entries)
-            self.first.append(group)
-            self.growing.append(group)
+            longest = max(len(slots) for _, slots, _ in entries)
+            size = max(1, self.most_gathered // longest)
+            for begin in range(0, len(entries), size):
+                group = self._group(entries[begin : begin + size])
+                self.first.append(group)
+                self.growing.append(group)
 
     def _group(self, entries: list[_Tail]) -> Group:
         ranks = np.array([rank for rank, _, _ in entries], dtype=np.int64)
@@ -282,7 +290,7 @@ class _Builder:
         place = self.positions[np.maximum(rows, begin[:, None])]
         low = place * 0 if self.window is None else place - (self.window - 1)
         limits = np.stack([low - starts, place + 1 - starts], axis=-1)
-        return Group(ranks, rows, [slots for _, slots, _ in entries], limits, self.run)
+        return Group(ranks, rows, [slots for _, slots, _ in entries], limits, self.apart)
 
     def _whole_path(self, rank: int) -> None:
         """Deterministic: one branch, its whole path gathered, the same calls in any company."""

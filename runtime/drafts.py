@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 NO_DRAFT: NDArray[np.int32] = np.empty(0, np.int32)
 MIN_MATCH, MAX_MATCH = 2, 4  # tokens that must have come before, and those worth comparing
 WINDOW = 8192  # tokens that are searched
-ROW_COST = 0.03  # of a step's time, that one more row adds (measured on two cores: 0.02 to 0.04)
+ROW_COST = 0.04  # of a step's time, that one more row adds (measured on two cores: 0.02 to 0.04)
 _PRIOR_KEPT, _PRIOR_TRIED = 1.5, 2.5  # as if so many of so many guesses had been right
 _PAST = 0.9  # weight of earlier drafts at each new one
 _FORGIVEN = 0.02  # of a bad past, at each step without a draft

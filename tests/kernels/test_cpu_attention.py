@@ -296,10 +296,10 @@ def test_long_even_tails_are_read_together_in_place(length: int) -> None:
 
 def test_long_even_tails_that_drift_apart_are_still_right() -> None:
     """The next tokens do not continue the even layout, so the schedule is built anew."""
-    batch = level_forest((3,), (3200,))
+    batch = level_forest((3,), (26_000,))
     plan = plan_attention(batch, num_heads=6, num_kv_heads=2, head_dim=16)
     kept = plan.cpu_schedule(None)
     assert len(kept.first) == 1
-    plan.advance(np.array([9600, 9610, 9605], dtype=np.int32))
+    plan.advance(np.array([78_000, 78_010, 78_005], dtype=np.int32))
     assert plan.cpu_schedule(None) is not kept
     assert len(plan.cpu_schedule(None).rest) == 3
