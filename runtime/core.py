@@ -34,6 +34,7 @@ from radixlang.runtime.runner import ModelRunner
 from radixlang.runtime.scheduler import Limits, Scheduler
 from radixlang.runtime.stats import Counters, RuntimeStats, StepProfile
 from radixlang.runtime.step import Step
+from radixlang.runtime.switching import often
 from radixlang.runtime.upkeep import Upkeep
 from radixlang.runtime.verdicts import Verdicts
 from radixlang.runtime.waiting import WaitingQueue
@@ -195,7 +196,8 @@ class EngineCore:
     def _run_step(self) -> None:
         self._expire()
         try:
-            self._step.run()
+            with often():
+                self._step.run()
             self.upkeep.after_step()
         except Exception as error:
             log.exception("a step of the engine failed")

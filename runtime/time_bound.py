@@ -4,25 +4,20 @@ What compiles a constraint runs in the thread of the program that asks for it, s
 other; what it must not do is run for ever. A timer raises an exception inside that thread, between
 two bytecodes. No thread is left behind, and nothing has to be sent to another process. What counts
 is the thread's own computing, where the platform tells it, so that a busy machine refuses nothing.
-
-Other threads share the interpreter with it. A model's step gives it up hundreds of times and takes
-it back, each time after the interpreter's switch interval: at the usual 5 ms a token takes 200
-times as long beside a busy Python thread as alone, at 20 us 4 times. So it is short meanwhile.
 """
 
 from __future__ import annotations
 
 import ctypes
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeVar
+
+from radixlang.runtime.switching import often
 
 T = TypeVar("T")
 AGAIN_S = 0.05
-SWITCH_S = 2e-5
 _set_error = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
 
@@ -39,7 +34,7 @@ def within(seconds: float, function: Callable[[], T]) -> T:
     Raises:
         TimeoutError: it took longer.
     """
-    with _switches.often():
+    with often():
         bound = _Bound(seconds)
         try:
             value = function()
@@ -51,34 +46,6 @@ def within(seconds: float, function: Callable[[], T]) -> T:
             raise
         bound.end()
         return value
-
-
-class _Switches:
-    """The interpreter's switch interval, short while anybody asks for that."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._num_asking = 0
-        self._usual_s = 0.0
-
-    @contextmanager
-    def often(self) -> Iterator[None]:
-        """Short until the end of the block."""
-        with self._lock:
-            if not self._num_asking:
-                self._usual_s = sys.getswitchinterval()
-                sys.setswitchinterval(min(self._usual_s, SWITCH_S))
-            self._num_asking += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._num_asking -= 1
-                if not self._num_asking:
-                    sys.setswitchinterval(self._usual_s)
-
-
-_switches = _Switches()
 
 
 class _Bound:

@@ -31,6 +31,7 @@ from radixlang.errors import (
 )
 from radixlang.params import SamplingParams
 from radixlang.runtime.engine import Runtime
+from radixlang.runtime.switching import SWITCH_S
 
 TIMEOUT = 60
 MakeRuntime = Callable[..., Any]
@@ -604,3 +605,21 @@ def test_threads_post_at_once_and_each_gets_its_own(make_runtime: MakeRuntime) -
     for thread in threads:
         thread.join(TIMEOUT)
     assert found == {i: [expected[i]] * 10 for i in range(4)}
+
+
+def test_threads_take_turns_often_while_a_step_runs(make_runtime: MakeRuntime) -> None:
+    """Beside a thread that is busy in Python a step would wait for each of its calls."""
+    usual = sys.getswitchinterval()
+    runtime = make_runtime(debug=False)
+    step, found = runtime.core._step.run, []
+
+    def watched() -> None:
+        found.append(sys.getswitchinterval())
+        step()
+
+    runtime.core._step.run = watched
+    run(runtime, [prompt_ids(0, 8)], greedy(4))
+    runtime.core.call(lambda: None)
+    assert found == pytest.approx([SWITCH_S] * len(found))
+    assert len(found) >= 4
+    assert sys.getswitchinterval() == usual

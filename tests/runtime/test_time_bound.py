@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from radixlang.runtime.time_bound import AGAIN_S, SWITCH_S, within
+from radixlang.runtime.switching import SWITCH_S
+from radixlang.runtime.time_bound import AGAIN_S, within
 
 
 def for_ever() -> None:
