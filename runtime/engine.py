@@ -222,11 +222,13 @@ class Runtime:
             PoolExhaustedError: prefixes kept already leave no room under `max_pinned_tokens`.
         """
         branch = self.new_branch(namespace=namespace)
-        branch.extend(content)
-        tokens = np.array(prefill(branch, lambda: self.stats().num_prompt_tokens), np.int32)
-        space = Namespace(namespace)
-        num_tokens: int = self.core.call(lambda: control.pin(self.core, name, space, tokens))
-        branch.release()
+        try:
+            branch.extend(content)
+            tokens = np.array(prefill(branch, lambda: self.stats().num_prompt_tokens), np.int32)
+            space = Namespace(namespace)
+            num_tokens: int = self.core.call(lambda: control.pin(self.core, name, space, tokens))
+        finally:
+            branch.release()
         if num_tokens < len(tokens):
             raise PoolExhaustedError(
                 f"the prefix {name!r} of {len(tokens)} tokens cannot be kept: "

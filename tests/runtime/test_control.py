@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from radixlang.errors import ParameterError, PoolExhaustedError
+from radixlang.errors import ParameterError, PoolExhaustedError, PromptTooLongError
 from radixlang.params import SamplingParams
 from radixlang.runtime import scheduler
 from radixlang.runtime.audit import Violation
@@ -60,6 +60,16 @@ def test_prebuilt_prefix_survives_a_flush_and_pressure(make_runtime: MakeRuntime
     runtime.unpin()
     runtime.flush_cache()
     assert runtime.stats().num_tree_tokens == 0
+
+
+def test_a_prefix_that_fits_nowhere_leaves_no_branch(make_runtime: MakeRuntime) -> None:
+    runtime = make_runtime(num_pages=64)
+    for too_long, error in ((100, PoolExhaustedError), (5000, PromptTooLongError)):
+        with pytest.raises(error):
+            runtime.prebuild(ids(0, too_long))
+    runtime.core.call(lambda: None)
+    assert runtime.stats().num_branches == 0
+    assert runtime.prebuild(ids(0, 20)) == 20
 
 
 def test_prebuilt_prefixes_stay_under_the_cap(make_runtime: MakeRuntime) -> None:
