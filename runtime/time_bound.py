@@ -37,15 +37,14 @@ def within(seconds: float, function: Callable[[], T]) -> T:
     with often():
         bound = _Bound(seconds)
         try:
-            value = function()
-        except _OutOfTime:
+            try:
+                bound.start()
+                return function()
+            finally:
+                bound.end()
+        except _OutOfTime:  # perhaps at the very entry of `end`
             bound.end()
             raise TimeoutError(f"it took longer than {seconds:g} s") from None
-        except BaseException:
-            bound.end()
-            raise
-        bound.end()
-        return value
 
 
 class _Bound:
@@ -59,8 +58,12 @@ class _Bound:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._clock = _own_clock()
+        self._seconds = seconds
         self._last_s = self._clock() + seconds
-        threading.Thread(target=self._watch, args=(seconds,), daemon=True).start()
+
+    def start(self) -> None:
+        """Bound what this thread computes from here on."""
+        threading.Thread(target=self._watch, args=(self._seconds,), daemon=True).start()
 
     def _watch(self, left_s: float) -> None:
         while not self._ended.wait(max(left_s, AGAIN_S)):

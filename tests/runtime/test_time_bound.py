@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from radixlang.runtime import time_bound
 from radixlang.runtime.switching import SWITCH_S
 from radixlang.runtime.time_bound import AGAIN_S, within
 
@@ -42,6 +43,23 @@ def test_no_error_comes_later() -> None:
             continue
     for _ in range(100_000):
         pass
+
+
+def test_an_error_at_the_very_end_is_a_timeout_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may come at the entry of what ends the bound, which then has not ended it."""
+    end, calls = time_bound._Bound.end, []
+
+    def late(bound: Any) -> None:
+        calls.append(bound)
+        if len(calls) == 1:
+            raise time_bound._OutOfTime
+        end(bound)
+
+    monkeypatch.setattr(time_bound._Bound, "end", late)
+    with pytest.raises(TimeoutError):
+        within(5.0, lambda: 1)
+    assert len(calls) == 2
+    assert calls[0]._ended.is_set()
 
 
 def test_threads_change_places_often_until_the_last_bounded_one_ends() -> None:
