@@ -79,8 +79,7 @@ def attend_cpu(
 
 def _alone(q: Tensor, pool: LayerKV, lone: Lone, scale: float) -> Tensor:
     """One call of torch's own and nothing around it, but the merge of its pieces."""
-    k = _at(pool.k, lone.size, lone.strides, lone.offset)
-    v = _at(pool.v, lone.size, lone.strides, lone.offset)
+    k, v = _in_place(pool, lone)
     members, heads, _, dim = lone.size
     if lone.pieces is not None:
         rows = _same(q, k).view(1, heads, -1, dim)
@@ -106,6 +105,14 @@ def _fits(pieces: Pieces | None, dtype: torch.dtype) -> bool:
 
 def _at(plane: Tensor, size: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Tensor:
     return plane.as_strided(size, strides, plane.storage_offset() + offset)
+
+
+def _in_place(pool: LayerKV, lone: Lone) -> tuple[Tensor, Tensor]:
+    """Keys and values of one call, [members, kv_heads, length, d]."""
+    return (
+        _at(pool.k, lone.size, lone.strides, lone.offset),
+        _at(pool.v, lone.size, lone.strides, lone.offset),
+    )
 
 
 def _widest(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -145,8 +152,7 @@ class _Step:
 
     def call(self, call: Call) -> tuple[Tensor, Tensor]:
         """The partial of rows and keys that lie in place, [members, kv_heads, rows, d]."""
-        k, v = (_at(plane, call.keys.size, call.keys.strides, call.keys.offset)
-                for plane in (self.pool.k, self.pool.v))  # fmt: skip
+        k, v = _in_place(self.pool, call.keys)
         q = self.packed.as_strided(*call.rows)
         return self.attend(q, _same(k, q), _same(v, q), call.mask)
 
