@@ -9,15 +9,12 @@ is left of the pattern matches nothing there: it is as fast as the old pattern i
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-_PARSER = "re._parser" if sys.version_info >= (3, 11) else "sre_parse"
 _ANCHORS = {"AT_BEGINNING": "^", "AT_BEGINNING_STRING": r"\A", "AT_BOUNDARY": r"\b",
             "AT_NON_BOUNDARY": r"\B", "AT_END": "$", "AT_END_STRING": r"\Z"}  # fmt: skip
 _CATEGORIES = {"CATEGORY_DIGIT": r"\d", "CATEGORY_NOT_DIGIT": r"\D", "CATEGORY_SPACE": r"\s",
@@ -37,7 +34,10 @@ class UnknownPartError(Exception):
 def partial_pattern(pattern: str) -> re.Pattern[str] | None:
     """The pattern that may end with the text; None where it refers to its own groups."""
     try:
-        tree = importlib.import_module(_PARSER).parse(pattern)
+        # Imported at first need: few programs have a stop pattern.
+        from radixlang.runtime.grammar.python_regex import parser
+
+        tree = parser.parse(pattern)
         return re.compile(_Writer(r"|\Z").sequence(tree), tree.state.flags & _FLAGS)
     except (ImportError, UnknownPartError, RecursionError):
         return None
