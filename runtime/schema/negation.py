@@ -237,11 +237,11 @@ class Negation:
             if kind not in types:
                 continue
             if f"min{keyword}" in place.schema:
-                least = self.rewriter._whole_number(place, f"min{keyword}")
+                least = int(place.schema[f"min{keyword}"])
                 if least > 0:
                     yield {"type": kind, f"max{keyword}": least - 1}
             if f"max{keyword}" in place.schema:
-                most = self.rewriter._whole_number(place, f"max{keyword}")
+                most = int(place.schema[f"max{keyword}"])
                 yield {"type": kind, f"min{keyword}": most + 1}
 
 

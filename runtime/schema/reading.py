@@ -8,13 +8,13 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
-
-ONE_SCHEMA = ("additionalProperties", "items", "contains", "not", "if", "then", "else",
-              "propertyNames", "unevaluatedProperties", "unevaluatedItems", "additionalItems",
-              "contentSchema")  # fmt: skip
-SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
-SCHEMA_MAPS = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions",
-               "dependencies")  # fmt: skip
+from radixlang.runtime.schema.shapes import (
+    ONE_SCHEMA,
+    SCHEMA_LISTS,
+    SCHEMA_MAPS,
+    check_shapes,
+    escape,
+)
 
 ALL_TYPES = frozenset(["null", "boolean", "integer", "fraction", "string", "array", "object"])
 MAX_DEPTH = 150
@@ -46,13 +46,13 @@ class Place:
         return found
 
 
-def escape(step: str) -> str:
-    """One step of a JSON pointer."""
-    return step.replace("~", "~0").replace("/", "~1")
-
-
 class Document:
-    """A root schema with every identifier and anchor in it."""
+    """A root schema with every identifier and anchor in it.
+
+    Raises:
+        InvalidConstraintError: a keyword has a value that it cannot have.
+        UnsupportedConstraintError: it is nested too deeply.
+    """
 
     def __init__(self, root: Any) -> None:
         self.root = Place(root, "", _identifier(root))
@@ -60,6 +60,8 @@ class Document:
         self.resources: dict[str, Place] = {"": self.root, _identifier(root): self.root}
         self.anchors: dict[tuple[str, str], Place] = {}
         self._index(self.root, 0)
+        self._checked: set[str] = set()
+        self._check(self.root)
 
     def _index(self, place: Place, depth: int) -> None:
         if depth > MAX_DEPTH:
@@ -83,6 +85,14 @@ class Document:
             self.anchors[place.base, anchor] = place
         else:
             self.resources.setdefault(_joined(place.base, address), place)
+
+    def _check(self, place: Place) -> None:
+        if place.pointer in self._checked:
+            return
+        self._checked.add(place.pointer)
+        check_shapes(place.schema, place.pointer)
+        for part in parts(place):
+            self._check(part)
 
     def resolve(self, place: Place, reference: str, keyword: str = "$ref") -> Place:
         """The place that a reference means.
@@ -108,6 +118,7 @@ class Document:
             found = _walk(resource, fragment)
         if found is None or not isinstance(found.schema, (dict, bool)):
             raise InvalidConstraintError(f"#{where}: {reference!r} points to no schema")
+        self._check(found)
         return found
 
 
@@ -126,7 +137,11 @@ def parts(place: Place) -> Iterator[Place]:
     for keyword in SCHEMA_MAPS:
         value = schema.get(keyword)
         if isinstance(value, dict):
-            yield from (place.at(keyword, n) for n in value if not isinstance(value[n], list))
+            yield from (
+                place.at(keyword, name)
+                for name in value
+                if keyword != "dependencies" or not isinstance(value[name], list)
+            )
 
 
 def _joined(base: str, reference: str) -> str:

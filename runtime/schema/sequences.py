@@ -31,7 +31,7 @@ def unique_sequences(rewriter: Rewriter, place: Place) -> list[Any]:
     values = _item_values(rewriter, place) if prefix == 0 else None
     if values is None:
         raise rewriter.refuse(place, "uniqueItems", "items that are not a short list of values")
-    least, most = schema.get("minItems", 0), min(len(values), most or len(values))
+    least, most = int(schema.get("minItems", 0)), min(len(values), int(most or len(values)))
     lengths = range(least, most + 1)
     if sum(perm(len(values), n) for n in lengths) > MAX_SEQUENCES:
         raise rewriter.refuse(

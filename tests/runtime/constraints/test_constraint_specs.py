@@ -100,6 +100,7 @@ def test_two_constraints_raise_and_name_both() -> None:
         ({"regex": 3}, InvalidConstraintError, "3"),
         ({"json_schema": "{"}, InvalidConstraintError, "JSON text"),
         ({"json_schema": "[1]"}, InvalidConstraintError, "object or a boolean"),
+        ({"json_schema": '{"maxLength": NaN}'}, InvalidConstraintError, "not JSON"),
         ({"json_schema": "[" * 100_000}, InvalidConstraintError, "nested"),
         ({"json_schema": {"const": float("nan")}}, InvalidConstraintError, "not JSON"),
         ({"json_schema": {"const": object()}}, InvalidConstraintError, "not JSON"),

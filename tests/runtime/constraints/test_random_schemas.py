@@ -7,6 +7,7 @@ from typing import Any
 
 import jsonschema
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -90,6 +91,39 @@ def test_garbage_never_crashes(text: str) -> None:
     assert _verdict(Grammar(f"start: {text}"))
     assert _verdict(Grammar(text))
     assert _verdict(Regex(text))
+
+
+KEYWORDS = [
+    "type", "enum", "const", "allOf", "anyOf", "oneOf", "not", "if", "$ref", "$defs", "$id",
+    "$anchor", "$dynamicRef", "$recursiveRef", "$schema", "properties", "patternProperties",
+    "additionalProperties", "propertyNames", "required", "minProperties", "maxProperties",
+    "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties",
+    "items", "prefixItems", "additionalItems", "unevaluatedItems", "contains", "minContains",
+    "maxContains", "minItems", "maxItems", "uniqueItems", "minimum", "maximum",
+    "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern",
+    "format", "x-guidance",
+]  # fmt: skip
+WRONG = [
+    None, True, False, 0, -1, 2.5, 1e300, 10**400, "", "a", "#",
+    "#/$defs/x", [], [1], [None], ["a"], [[]], [{}], {}, {"a": 1}, {"a": {}}, {"a": [1]},
+    {"type": False},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("keyword", KEYWORDS)
+def test_no_value_of_a_keyword_crashes(keyword: str) -> None:
+    for value in WRONG:
+        schema = {keyword: value}
+        for around in (
+            schema,
+            {"items": schema},
+            {"not": schema},
+            {"oneOf": [schema, {"type": "object"}]},
+            {"if": schema, "then": schema},
+            {"type": "array", "uniqueItems": True, "maxItems": 2, "items": schema},
+        ):
+            assert _verdict(JsonSchema.of(around, strict=True))
+            assert _verdict(JsonSchema.of(around, strict=False))
 
 
 JSON = st.recursive(
