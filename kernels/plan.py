@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from radixlang.kernels.batch import TreeBatch, check_batch
 from radixlang.kernels.tiles import CDNA3, Tile, launches
-from radixlang.kernels.topology import Topology, build_topology, grow, ranges
+from radixlang.kernels.topology import GRID, Topology, build_topology, grow, ranges
 
 if TYPE_CHECKING:
     from radixlang.kernels.cpu_schedule import CpuSchedule
@@ -157,8 +157,8 @@ class AttentionPlan:
     def _advance_device_plans(self) -> None:
         if self.backend != "triton":
             return
-        if self.num_steps == RESERVE:
-            self.topology = grow(self.topology, self._extra[:, :RESERVE])
+        if self.num_steps == RESERVE or self._begins_a_chunk():
+            self.topology = grow(self.topology, self._extra[:, : self.num_steps])
             self.num_steps = 0
             self._device_plans.clear()
             return
@@ -166,6 +166,10 @@ class AttentionPlan:
 
         for device_plan in self._device_plans.values():
             advance(device_plan, self.new_slots)
+
+    def _begins_a_chunk(self) -> bool:
+        """Whether tails have grown over the deterministic grid, where a new plan would cut them."""
+        return self.deterministic and not bool((self.host_positions % GRID).all())
 
     def _append(self, ranked: NDArray[np.int32]) -> None:
         if self.num_steps == self._extra.shape[1]:

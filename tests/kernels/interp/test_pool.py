@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from radixlang.kernels import gpu
+from radixlang.kernels import gpu, units
 from radixlang.kernels.attention import LayerKV, attend
 from radixlang.kernels.batch import TreeBatch
 from radixlang.kernels.device_plan import CapacityError
@@ -61,11 +61,12 @@ def test_append_without_planes_is_refused() -> None:
         gpu.append(pool, torch.tensor([0]), *torch.zeros(2, 1, 2, 16), quantize=True)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_cold_segments_match_their_dequantised_reference(seed: int) -> None:
-    batch = random_forest(np.random.default_rng(seed), max_queries=2, quantized=True, longest=90)
+def half_cold(
+    batch: TreeBatch, kv_heads: int, dim: int
+) -> tuple[LayerKV, torch.Tensor, torch.Tensor]:
+    """A pool with the cold segments in its int8 planes only, and what all of it stands for."""
     assert batch.segment_quantized is not None
-    k_pool, v_pool = poisoned_pool(batch, 2, 16)
+    k_pool, v_pool = poisoned_pool(batch, kv_heads, dim)
     pool = cold_pool(k_pool, v_pool)
     mixed_k, mixed_v = k_pool.clone(), v_pool.clone()
     for segment in np.flatnonzero(batch.segment_quantized).tolist():
@@ -79,12 +80,62 @@ def test_cold_segments_match_their_dequantised_reference(seed: int) -> None:
             mixed_k[slots] = pool.k_int8[slots] * pool.k_scale[slots, :, None]
             mixed_v[slots] = pool.v_int8[slots] * pool.v_scale[slots, :, None]
             k_pool[slots] = v_pool[slots] = torch.nan  # a cold segment's exact slots are free
-    plan = plan_attention(batch, num_heads=6, num_kv_heads=2, head_dim=16, backend="triton")
-    q, (k, v) = torch.randn(plan.num_tokens, 6, 16), torch.randn(2, plan.num_tokens, 2, 16)
-    out = attend(q, k, v, pool, plan, scale=0.25)
+    return pool, mixed_k, mixed_v
+
+
+def cold_error(
+    batch: TreeBatch,
+    *,
+    group: int = 3,
+    dim: int = 16,
+    deterministic: bool = False,
+    **choice: float,
+) -> float:
+    """Largest error against the dequantised reference, relative to the largest value."""
+    pool, mixed_k, mixed_v = half_cold(batch, 2, dim)
+    plan = plan_attention(
+        batch, num_heads=2 * group, num_kv_heads=2, head_dim=dim,
+        deterministic=deterministic, backend="triton",
+    )  # fmt: skip
+    q = torch.randn(plan.num_tokens, 2 * group, dim)
+    k, v = torch.randn(2, plan.num_tokens, 2, dim)
+    sinks = torch.randn(2 * group) if choice.pop("sinks", False) else None
+    options = {"scale": dim**-0.5, "sinks": sinks, **choice}
+    out = attend(q, k, v, pool, plan, **options)  # type: ignore[arg-type]
     mixed_k[plan.new_slots], mixed_v[plan.new_slots] = k, v
-    expected = attend_reference(q, mixed_k, mixed_v, batch, scale=0.25)
-    torch.testing.assert_close(out.double(), expected, rtol=0, atol=1e-6)
+    expected = attend_reference(q, mixed_k, mixed_v, batch, **options)  # type: ignore[arg-type]
+    return float((out - expected).abs().max() / expected.abs().max().clamp(min=1))
+
+
+COLD = {
+    "plain": {},
+    "window": {"window": 40},
+    "soft-cap": {"soft_cap": 20.0},
+    "sinks": {"sinks": True},
+    "deterministic": {"deterministic": True},
+}
+
+
+@pytest.mark.parametrize("choice", COLD)
+@pytest.mark.parametrize("seed", range(4))
+def test_cold_segments_match_their_dequantised_reference(seed: int, choice: str) -> None:
+    batch = random_forest(np.random.default_rng(seed), max_queries=2, quantized=True, longest=90)
+    assert cold_error(batch, **COLD[choice]) < 1e-6  # type: ignore[arg-type]
+
+
+def cold_prefix(branches: int, lengths: tuple[int, int]) -> TreeBatch:
+    batch = level_forest((1, branches), lengths)
+    return dataclasses.replace(batch, segment_quantized=np.arange(branches + 1) == 0)
+
+
+@pytest.mark.parametrize("dim", [64, 80, 96, 128, 256])
+def test_cold_segments_of_any_head_dim(dim: int) -> None:
+    assert cold_error(cold_prefix(3, (70, 9)), dim=dim) < 1e-6
+
+
+@pytest.mark.parametrize("group", [1, 2, 5, 6, 7, 16])
+def test_cold_segments_of_any_group_size(group: int) -> None:
+    assert cold_error(cold_prefix(3, (70, 9)), group=group) < 1e-6
 
 
 def later(batch: TreeBatch, slots: np.ndarray) -> TreeBatch:
@@ -116,6 +167,36 @@ def test_advancing_in_device_memory_equals_planning_anew(window: int | None) -> 
         batch = later(batch, slots)
 
 
+def test_units_are_cut_once_for_all_steps_of_the_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuts: list[int] = []
+    cut = units.build_units
+    monkeypatch.setattr(units, "build_units", lambda *a, **b: (cuts.append(step), cut(*a, **b))[1])
+    plan = plan_attention(level_forest((1, 3), (70, 5)), num_heads=2, num_kv_heads=1,
+                          head_dim=16, backend="triton")  # fmt: skip
+    for step in range(2 * units.RESERVE):
+        plan.device_plan(None, 4)
+        plan.advance(1000 + 3 * step + np.arange(3, dtype=np.int32))
+    assert cuts == [0, units.RESERVE]
+
+
+def test_deterministic_tails_grow_into_the_cut_of_a_plan_built_anew() -> None:
+    """A tail that grows over the grid was once one unit, and two in any plan built later."""
+    batch, steps = level_forest((1, 2), (300, 205)), 20
+    k_pool, v_pool = poisoned_pool(batch, 1, 16, spare=2 * steps)
+    options = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 16}
+    plan = plan_attention(batch, deterministic=True, backend="triton", **options)
+    for step in range(steps):
+        q, (k, v) = torch.randn(2, 2, 16), torch.randn(2, 2, 1, 16)
+        anew = plan_attention(batch, deterministic=True, backend="triton", **options)
+        out, expected = (
+            attend(q, k, v, LayerKV(k_pool, v_pool), which, scale=0.25) for which in (plan, anew)
+        )
+        assert torch.equal(out, expected), f"position {505 + step}"
+        slots = 710 + 2 * step + np.arange(2)
+        plan.advance(slots.astype(np.int32))
+        batch = later(batch, slots)
+
+
 def graph_for(plan: AttentionPlan, **sizes: int) -> GraphPlan:
     room = {"num_tokens": 8, "num_slots": 4000, "num_units": 64, "num_parts": 64, **sizes}
     return GraphPlan(plan, **room)
@@ -142,6 +223,23 @@ def test_a_captured_plan_serves_smaller_batches_and_pads_with_zeros() -> None:
         q[:count], k[:count], v[:count] = 1.0, torch.randn(count, 1, 16), torch.randn(count, 1, 16)
         out = attend(q, k, v, LayerKV(k_pool, v_pool), graph, scale=0.25)
         expected = attend_reference(q[:count], k_pool, v_pool, batch, scale=0.25)
+        torch.testing.assert_close(out[:count].double(), expected, rtol=0, atol=1e-6)
+        assert (out[count:] == 0).all()
+
+
+def test_a_graph_captured_for_int8_serves_steps_with_and_without() -> None:
+    cold, warm = cold_prefix(4, (300, 9)), level_forest((1, 2), (70, 5))
+    graph = GraphPlan(
+        plan_of(cold), num_tokens=4, num_slots=4000, num_units=64, num_parts=64, quantized=True
+    )
+    for batch in (cold, dataclasses.replace(warm, segment_quantized=np.zeros(3, np.bool_)), cold):
+        count = len(batch.branch_segment)
+        pool, mixed_k, mixed_v = half_cold(batch, 1, 16)
+        graph.load(plan_of(batch))
+        q, (k, v) = torch.randn(4, 2, 16), torch.randn(2, 4, 1, 16)
+        out = attend(q, k, v, pool, graph, scale=0.25)
+        mixed_k[graph.new_slots[:count]], mixed_v[graph.new_slots[:count]] = k[:count], v[:count]
+        expected = attend_reference(q[:count], mixed_k, mixed_v, batch, scale=0.25)
         torch.testing.assert_close(out[:count].double(), expected, rtol=0, atol=1e-6)
         assert (out[count:] == 0).all()
 
