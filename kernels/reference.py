@@ -65,6 +65,16 @@ def visible_keys(queries: np.ndarray, keys: np.ndarray, window: int | None) -> T
     return torch.from_numpy(visible)
 
 
+def slots_seen(batch: TreeBatch, window: int | None) -> list[list[int]]:
+    """Slots that every flat row sees, in position order."""
+    seen = []
+    for branch, count in enumerate(batch.branch_num_queries.tolist()):
+        slots, positions = path_of(batch, int(batch.branch_segment[branch]))
+        queries = int(batch.branch_query_start[branch]) + np.arange(count)
+        seen += [slots[row].tolist() for row in visible_keys(queries, positions, window)]
+    return seen
+
+
 def partial_reference(
     q: Tensor,
     k: Tensor,

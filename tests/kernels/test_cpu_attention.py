@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from unittest.mock import patch
 
 import numpy as np
@@ -156,12 +157,14 @@ def test_a_window_reads_nothing_behind_it(queries: int) -> None:
 
 
 def test_every_length_around_a_block() -> None:
-    errors = [run(level_forest((1, 2), (17 + n, 1 + n % 5))) for n in range(0, 140, 3)]
+    errors = [run(level_forest((1, 2), (17 + n, 1 + n % 5))) for n in range(140)]
     assert max(errors) < 1e-6
 
 
 @pytest.mark.parametrize("soft_cap", [None, 30.0])
-@pytest.mark.parametrize(("size", "limit"), [(1e3, 2e-3), (-1e3, 2e-3), (1e18, torch.inf)])
+@pytest.mark.parametrize(
+    ("size", "limit"), [(1e3, 2e-3), (-1e3, 2e-3), (-6e3, 2e-2), (1e18, torch.inf)]
+)
 def test_huge_scores_stay_finite(size: float, limit: float, soft_cap: float | None) -> None:
     """A soft cap once gave inf / inf, and a sentinel of -5e4 outweighed real scores.
 
@@ -235,6 +238,50 @@ def test_partials_are_merged_in_float32() -> None:
     """With partials rounded to bf16, many equal parts would drift by more than one rounding."""
     batch = level_forest((1,) * 1 + (2,) * 1 + (4, 8, 16), (64,) * 4 + (4,))
     assert run(batch, dtype=torch.bfloat16) < 4.5e-3
+
+
+@pytest.mark.parametrize("queries", [1, 5, 40])
+def test_a_log_sum_exp_is_read_by_its_strides(
+    queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The op may lay it out by row or by head: a merge that takes one for granted is garbled."""
+    flash = cpu._flash
+
+    def by_row(*rest: object, **named: object) -> tuple[torch.Tensor, torch.Tensor]:
+        out, lse = flash(*rest, **named)
+        lse = lse.transpose(1, 2).contiguous().transpose(1, 2)
+        return out.transpose(1, 2).contiguous().transpose(1, 2), lse
+
+    def by_head(*rest: object, **named: object) -> tuple[torch.Tensor, torch.Tensor]:
+        out, lse = flash(*rest, **named)
+        return out.contiguous(), lse.contiguous()
+
+    for layout in (by_row, by_head):
+        monkeypatch.setattr(cpu, "_flash", layout)
+        assert run(level_forest((1, 3), (900, 50), num_queries=queries)) < 1e-6
+        assert run(level_forest((1,), (2000,), num_queries=queries)) < 1e-6
+
+
+@pytest.mark.parametrize("queries", [1, 40])
+@pytest.mark.parametrize("scattered", [False, True])
+def test_offsets_beyond_two_billion_elements(queries: int, scattered: bool) -> None:
+    """int32 offsets wrap silently. Pages of the pool that nobody touches take no memory."""
+    far, order = 2**31 // 64 + 100, np.arange(500, dtype=np.int32)
+    planes = [torch.from_numpy(np.zeros((far + 500, 1, 64), dtype=np.float16)) for _ in range(2)]
+    for plane in planes:
+        plane[far:] = torch.randn(500, 1, 64).half()
+    batch = level_forest((1, 2), (400, 50), num_queries=queries)
+    if scattered:
+        order = np.random.default_rng(0).permutation(order)
+    near = [order[slots] for slots in batch.segment_slots]
+    moved = dataclasses.replace(batch, segment_slots=[slots + far for slots in near])
+    plan = plan_attention(moved, num_heads=3, num_kv_heads=1, head_dim=64)
+    q = torch.randn(2 * queries, 3, 64).half()
+    k, v = torch.randn(2, 2 * queries, 1, 64).half()
+    out = attend(q, k, v, LayerKV(*planes), plan, scale=0.125)
+    batch = dataclasses.replace(batch, segment_slots=near)
+    expected = attend_reference(q, planes[0][far:], planes[1][far:], batch, scale=0.125)
+    assert (out - expected).abs().max() < 1e-3
 
 
 def alone(batch: TreeBatch, branch: int) -> TreeBatch:

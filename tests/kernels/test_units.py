@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radixlang.kernels.batch import TreeBatch
 from radixlang.kernels.forests import level_forest, random_forest
-from radixlang.kernels.reference import path_of
+from radixlang.kernels.reference import slots_seen
 from radixlang.kernels.tiles import pick_tile
 from radixlang.kernels.topology import build_topology
 from radixlang.kernels.units import UnitPlan, build_units
@@ -41,19 +40,6 @@ def read_keys(plan: UnitPlan, units: np.ndarray, window: int | None) -> dict[int
     return seen
 
 
-def expected_keys(batch: TreeBatch, window: int | None) -> dict[int, list[int]]:
-    expected, row = {}, 0
-    for branch, count in enumerate(batch.branch_num_queries.tolist()):
-        slots, positions = path_of(batch, int(batch.branch_segment[branch]))
-        for position in range(
-            int(batch.branch_query_start[branch]), int(batch.branch_query_start[branch]) + count
-        ):
-            low = 0 if window is None else position - window + 1
-            expected[row] = sorted(slots[(positions <= position) & (positions >= low)].tolist())
-            row += 1
-    return expected
-
-
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(
     seed=SEEDS,
@@ -77,7 +63,9 @@ def test_every_row_and_key_is_covered_exactly_once(
     if plan.extend is not None:
         for token, keys in read_keys(plan, plan.extend.units, window).items():
             seen[token] += keys
-    assert {token: sorted(keys) for token, keys in seen.items()} == expected_keys(batch, window)
+    assert {token: sorted(keys) for token, keys in seen.items()} == {
+        row: sorted(slots) for row, slots in enumerate(slots_seen(batch, window))
+    }
     check_partials(plan, units)
 
 

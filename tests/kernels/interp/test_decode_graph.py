@@ -61,12 +61,13 @@ def plan_of(batch: TreeBatch) -> AttentionPlan:
     )
 
 
-def caches(num_slots: int) -> tuple[KVCache, KVCache]:
-    """Two caches of the same random content."""
+def caches(num_slots: int, owned: int | None = None) -> tuple[KVCache, KVCache]:
+    """Two caches of the same random content, NaN in all slots but the first `owned`."""
     pair = tuple(KVCache(num_slots, 2, KV_HEADS, DIM) for _ in range(2))
     for layer in range(2):
         for name in ("k", "v"):
             values = torch.randn(num_slots, KV_HEADS, DIM)
+            values[num_slots if owned is None else owned :] = torch.nan
             for cache in pair:
                 getattr(cache[layer], name).copy_(values)
     return pair[0], pair[1]
@@ -74,7 +75,9 @@ def caches(num_slots: int) -> tuple[KVCache, KVCache]:
 
 def same_caches(first: KVCache, second: KVCache) -> bool:
     return all(
-        torch.equal(getattr(first[layer], name), getattr(second[layer], name))
+        torch.allclose(
+            getattr(first[layer], name), getattr(second[layer], name), 0, 0, equal_nan=True
+        )
         for layer in range(2)
         for name in ("k", "v")
     )
@@ -88,7 +91,7 @@ def eager(model: TinyModel, cache: KVCache, ids: Tensor, plan: AttentionPlan) ->
 def test_replayed_steps_equal_eager_ones(branches: int) -> None:
     batch = level_forest((1, branches), (30, 5))
     num_slots = 30 + branches * 5
-    model, (mine, theirs) = TinyModel(), caches(num_slots + 8 * branches)
+    model, (mine, theirs) = TinyModel(), caches(num_slots + 8 * branches, num_slots)
     graphs = DecodeGraphs(model, mine, capture)  # type: ignore[arg-type]
     plan, plain = plan_of(batch), plan_of(batch)
     for step in range(4):
@@ -105,7 +108,7 @@ def test_replayed_steps_equal_eager_ones(branches: int) -> None:
 
 
 def test_batches_of_one_bucket_share_a_graph_and_others_do_not() -> None:
-    model, (mine, theirs) = TinyModel(), caches(100)
+    model, (mine, theirs) = TinyModel(), caches(100, 36)
     graphs = DecodeGraphs(model, mine, capture)  # type: ignore[arg-type]
     for branches, captures in ((4, 1), (3, 1), (2, 2), (4, 2)):
         plan = plan_of(level_forest((1, branches), (20, 4)))
@@ -124,7 +127,7 @@ def test_new_tokens_beyond_one_a_branch_run_eagerly() -> None:
 
 
 def test_a_step_too_large_for_its_buffers_runs_eagerly_and_is_captured_anew() -> None:
-    model, (mine, theirs) = TinyModel(), caches(1200)
+    model, (mine, theirs) = TinyModel(), caches(1200, 480)
     graphs = DecodeGraphs(model, mine, capture)  # type: ignore[arg-type]
     small, large = (plan_of(level_forest((1, 2), lengths)) for lengths in ((20, 4), (400, 40)))
     ids = torch.arange(2)

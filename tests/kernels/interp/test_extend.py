@@ -17,30 +17,38 @@ def error(
     batch: TreeBatch,
     *,
     heads: int = 2,
+    dim: int = 16,
     window: int | None = None,
     soft_cap: float | None = None,
     sinks: torch.Tensor | None = None,
 ) -> float:
-    plan = plan_attention(batch, num_heads=heads, num_kv_heads=1, head_dim=16, backend="triton")
+    plan = plan_attention(batch, num_heads=heads, num_kv_heads=1, head_dim=dim, backend="triton")
     assert plan.units(window, 4).extend is not None
-    k_pool, v_pool = poisoned_pool(batch, 1, 16)
-    q, (k, v) = torch.randn(plan.num_tokens, heads, 16), torch.randn(2, plan.num_tokens, 1, 16)
+    k_pool, v_pool = poisoned_pool(batch, 1, dim)
+    q, (k, v) = torch.randn(plan.num_tokens, heads, dim), torch.randn(2, plan.num_tokens, 1, dim)
     pool = LayerKV(k_pool, v_pool)
-    out = attend(q, k, v, pool, plan, scale=0.25, window=window, soft_cap=soft_cap, sinks=sinks)
+    out = attend(
+        q, k, v, pool, plan, scale=dim**-0.5, window=window, soft_cap=soft_cap, sinks=sinks
+    )
     expected = attend_reference(
-        q, k_pool, v_pool, batch, scale=0.25, window=window, soft_cap=soft_cap, sinks=sinks
+        q, k_pool, v_pool, batch, scale=dim**-0.5, window=window, soft_cap=soft_cap, sinks=sinks
     )
     return float((out - expected).abs().max() / expected.abs().max().clamp(min=1))
 
 
-@pytest.mark.parametrize("window", [None, 1, 20, 64, 100])
+@pytest.mark.parametrize("window", [None, 1, 20, 63, 64, 65, 100])
 def test_many_new_tokens_over_a_shared_prefix(window: int | None) -> None:
     assert error(level_forest((1, 2), (70, 75), num_queries=70), window=window) < 1e-6
 
 
-@pytest.mark.parametrize("group", [1, 3, 7, 16])
+@pytest.mark.parametrize("group", [1, 3, 5, 6, 7, 16])
 def test_groups_fill_a_tile_with_whole_rows(group: int) -> None:
     assert error(level_forest((1, 1), (33, 70), num_queries=66), heads=group) < 1e-6
+
+
+@pytest.mark.parametrize("dim", [64, 80, 96, 128, 224, 256])
+def test_any_head_dim(dim: int) -> None:
+    assert error(level_forest((1, 2), (33, 34), num_queries=33), dim=dim) < 1e-6
 
 
 def test_soft_cap_and_sinks() -> None:

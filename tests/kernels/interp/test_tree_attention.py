@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 import torch
 
+from radixlang.kernels import gpu
 from radixlang.kernels.attention import LayerKV, attend
 from radixlang.kernels.batch import TreeBatch
 from radixlang.kernels.forests import level_forest, poisoned_pool, random_forest
-from radixlang.kernels.plan import plan_attention
-from radixlang.kernels.reference import attend_reference
+from radixlang.kernels.plan import AttentionPlan, plan_attention
+from radixlang.kernels.reference import attend_reference, partial_reference, slots_seen
+from radixlang.kernels.tiles import pick_tile
 
 
 def run(
@@ -88,22 +91,39 @@ def test_heads_of_real_models(heads: tuple[int, int]) -> None:
     assert run(batch, heads=heads[0], kv_heads=heads[1]) < 1e-6
 
 
-def test_every_length_of_two_blocks_and_one_more() -> None:
-    """One tail of each length 1 .. 2 * BLOCK_N + 1 (32 for float32), in one batch."""
-    lengths = list(range(1, 66))
+def tails(lengths: range, num_queries: int) -> TreeBatch:
+    """A tail of each length below one short node."""
     starts = 17 + np.concatenate([[0], np.cumsum(lengths)])
     slots = [np.arange(17, dtype=np.int32)]
     slots += [np.arange(a, b, dtype=np.int32) for a, b in itertools.pairwise(starts)]
     count = len(lengths)
-    batch = TreeBatch(
+    return TreeBatch(
         slots,
         np.array([-1] + [0] * count, dtype=np.int32),
         np.array([0] + [17] * count, dtype=np.int32),
         np.arange(1, count + 1, dtype=np.int32),
-        16 + np.array(lengths, dtype=np.int32),
-        np.ones(count, dtype=np.int32),
+        17 - num_queries + np.array(lengths, dtype=np.int32),
+        np.full(count, num_queries, dtype=np.int32),
     )
-    assert run(batch, heads=1) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("dtype", "block", "limit"), [(torch.float32, 32, 1e-6), (torch.float16, 64, 1e-3)], ids=str
+)
+def test_every_length_of_two_blocks_and_one_more(
+    dtype: torch.dtype, block: int, limit: float
+) -> None:
+    """One tail of each length 1 .. 2 * BLOCK_N + 1, in one batch."""
+    assert pick_tile(1, 16, itemsize=dtype.itemsize).block_n == block
+    assert run(tails(range(1, 2 * block + 2), 1), heads=1, dtype=dtype) < limit
+
+
+def test_every_length_of_two_blocks_and_one_more_in_one_pass() -> None:
+    """extend_attn: 17 keys before, 4 new tokens of 16 heads each, up to 2 * BLOCK_N + 1 keys."""
+    batch = tails(range(4, 2 * 16 + 2), 4)
+    plan = plan_attention(batch, num_heads=16, num_kv_heads=1, head_dim=16, backend="triton")
+    assert not plan.units(None, 4).lists
+    assert run(batch, heads=16) < 1e-6
 
 
 @pytest.mark.parametrize("window", [63, 64, 65])
@@ -116,8 +136,11 @@ def test_many_rows_fill_several_tiles() -> None:
 
 
 @pytest.mark.parametrize("soft_cap", [None, 30.0])
-@pytest.mark.parametrize(("size", "limit"), [(1e3, 2e-3), (-1e3, 2e-3), (1e18, torch.inf)])
+@pytest.mark.parametrize(
+    ("size", "limit"), [(1e3, 2e-3), (-1e3, 2e-3), (-6e3, 2e-2), (1e18, torch.inf)]
+)
 def test_huge_scores_stay_finite(size: float, limit: float, soft_cap: float | None) -> None:
+    """Scores of -96,000 lie below -5e4, which was once the score of what is masked."""
     batch = level_forest((1, 2), (40, 3))
     plan = plan_attention(batch, num_heads=2, num_kv_heads=1, head_dim=16, backend="triton")
     k_pool, v_pool = poisoned_pool(batch, 1, 16)
@@ -129,41 +152,123 @@ def test_huge_scores_stay_finite(size: float, limit: float, soft_cap: float | No
     assert (out - expected).abs().max() < limit
 
 
-def test_deterministic_results_have_the_same_bits_in_any_company() -> None:
-    batch = level_forest((1, 2, 6), (600, 90, 31))
+def test_partials_are_not_rounded() -> None:
+    """A result of many float16 keys is the exact one, rounded once. (Here all is float32.)"""
+    batch = level_forest((1, 2, 4), (600, 300, 70))
+    plan = plan_attention(batch, num_heads=4, num_kv_heads=1, head_dim=16, backend="triton")
+    assert plan.units(None, 2).row_count.min() >= 3
+    k_pool, v_pool = poisoned_pool(batch, 1, 16, dtype=torch.float16)
+    q, (k, v) = torch.randn(4, 4, 16).half(), torch.randn(2, 4, 1, 16).half()
+    out = attend(q, k, v, LayerKV(k_pool, v_pool), plan, scale=0.25)
+    expected = attend_reference(q, k_pool, v_pool, batch, scale=0.25)
+    assert (out != expected.half()).double().mean() < 0.01
+
+
+@pytest.mark.parametrize("queries", [1, 8], ids=["tree", "one-pass"])
+@pytest.mark.parametrize("window", [None, 3])
+def test_log_sum_exps_are_natural(queries: int, window: int | None) -> None:
+    """In base 2 inside: what went out so was once merged as if it were natural."""
+    batch = level_forest((1, 2), (600, 30), num_queries=queries)
+    plan = plan_attention(batch, num_heads=8, num_kv_heads=1, head_dim=16, backend="triton")
     k_pool, v_pool = poisoned_pool(batch, 1, 16)
-    q, (k, v) = torch.randn(6, 3, 16), torch.randn(2, 6, 1, 16)
+    q = torch.randn(2 * queries, 8, 16)
+    layer = gpu.Layer(1, 8, 16, 0.25, window)
+    units = plan.device_plan(window, 4)
+    out, lse = gpu.attend_triton(q, LayerKV(k_pool, v_pool), units, layer, with_lse=True)
+    for row, slots in enumerate(slots_seen(batch, window)):
+        seen = torch.ones(1, len(slots), dtype=torch.bool)
+        one, its_lse = partial_reference(
+            q[row : row + 1], k_pool[slots], v_pool[slots], seen, scale=0.25
+        )
+        torch.testing.assert_close(out[row].double(), one[0], rtol=0, atol=1e-6)
+        torch.testing.assert_close(lse[row].double(), its_lse[0], rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("queries", [1, 30], ids=["tree", "one-pass-too"])
+@pytest.mark.parametrize("window", [None, 40])
+def test_deterministic_results_have_the_same_bits_in_any_company(
+    queries: int, window: int | None
+) -> None:
+    batch = random_forest(
+        np.random.default_rng(1), max_queries=queries, max_branches=6, longest=600
+    )
+    count = len(batch.branch_segment)
+    k_pool, v_pool = poisoned_pool(batch, 1, 16)
+    edges = np.concatenate([[0], np.cumsum(batch.branch_num_queries)])
+    q, (k, v) = torch.randn(int(edges[-1]), 3, 16), torch.randn(2, int(edges[-1]), 1, 16)
 
     def result(which: TreeBatch, rows: slice) -> torch.Tensor:
         plan = plan_attention(
             which, num_heads=3, num_kv_heads=1, head_dim=16, deterministic=True, backend="triton"
         )
-        return attend(q[rows], k[rows], v[rows], LayerKV(k_pool, v_pool), plan, scale=0.25)
+        pool = LayerKV(k_pool, v_pool)
+        return attend(q[rows], k[rows], v[rows], pool, plan, scale=0.25, window=window)
 
     together = result(batch, slice(None))
-    for branch in range(6):
-        at = slice(branch, branch + 1)
+    assert count == 5
+    for branch in range(count):
+        at, rows = slice(branch, branch + 1), slice(int(edges[branch]), int(edges[branch + 1]))
         only = TreeBatch(
             batch.segment_slots, batch.segment_parent, batch.segment_start,
             batch.branch_segment[at], batch.branch_query_start[at], batch.branch_num_queries[at],
         )  # fmt: skip
-        assert torch.equal(result(only, at), together[at])
+        assert torch.equal(result(only, rows), together[rows])
 
 
-def test_offsets_beyond_two_billion_elements() -> None:
+FAR = 2**31 // 64 + 100  # the first slot of 64 numbers whose offset int32 does not hold
+
+
+def far_planes(dtype: type) -> list[torch.Tensor]:
+    """Two planes of 64 numbers a slot, of which only pages that are touched take memory."""
+    return [torch.from_numpy(np.zeros((FAR + 50, 1, 64), dtype=dtype)) for _ in range(2)]
+
+
+def far_plan(batch: TreeBatch, *, quantized: bool = False) -> AttentionPlan:
+    moved = dataclasses.replace(
+        batch,
+        segment_slots=[slots + FAR for slots in batch.segment_slots],
+        segment_quantized=np.array([True, False, False]) if quantized else None,
+    )
+    return plan_attention(moved, num_heads=8, num_kv_heads=1, head_dim=64, backend="triton")
+
+
+@pytest.mark.parametrize("queries", [1, 8], ids=["tree", "one-pass"])
+def test_offsets_beyond_two_billion_elements(queries: int) -> None:
     """int32 offsets wrap silently. The pool is never touched but at its far end."""
-    dim, far = 64, 2**31 // 64 + 100
-    planes = [torch.from_numpy(np.zeros((far + 50, 1, dim), dtype=np.float16)) for _ in range(2)]
-    batch = level_forest((1, 2), (20, 3))
-    moved = TreeBatch(
-        [slots + far for slots in batch.segment_slots], batch.segment_parent,
-        batch.segment_start, batch.branch_segment, batch.branch_query_start,
-        batch.branch_num_queries,
-    )  # fmt: skip
+    batch, planes = level_forest((1, 2), (20, 10), num_queries=queries), far_planes(np.float16)
     for plane in planes:
-        plane[far:] = torch.randn(50, 1, dim).half()
-    plan = plan_attention(moved, num_heads=1, num_kv_heads=1, head_dim=dim, backend="triton")
-    q, (k, v) = torch.randn(2, 1, dim).half(), torch.randn(2, 2, 1, dim).half()
+        plane[FAR:] = torch.randn(50, 1, 64).half()
+    plan = far_plan(batch)
+    q = torch.randn(2 * queries, 8, 64).half()
+    k, v = torch.randn(2, 2 * queries, 1, 64).half()
     out = attend(q, k, v, LayerKV(*planes), plan, scale=0.125)
-    expected = attend_reference(q, planes[0][far:], planes[1][far:], batch, scale=0.125)
+    expected = attend_reference(q, planes[0][FAR:], planes[1][FAR:], batch, scale=0.125)
     assert (out - expected).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("rotary", [False, True], ids=["append", "rotary-append"])
+def test_int8_offsets_beyond_two_billion_elements(rotary: bool) -> None:
+    batch, planes, cold = (
+        level_forest((1, 2), (20, 10)),
+        far_planes(np.float16),
+        far_planes(np.int8),
+    )
+    scales = [torch.from_numpy(np.zeros((FAR + 50, 1), dtype=np.float32)) for _ in range(2)]
+    pool = LayerKV(*planes, *cold, *scales)
+    for plane in planes:
+        plane[FAR + 20 :] = torch.randn(30, 1, 64).half()
+    keys, values = torch.randn(2, 20, 1, 64)
+    slots = FAR + torch.arange(20)
+    if rotary:
+        turns = torch.ones(20, 32, dtype=torch.complex64)
+        gpu.rotary_append(pool, slots, keys, keys, values, turns, quantize=True)
+    else:
+        gpu.append(pool, slots, keys, values, quantize=True)
+    plan = far_plan(batch, quantized=True)
+    q, (k, v) = torch.randn(2, 8, 64).half(), torch.randn(2, 2, 1, 64).half()
+    out = attend(q, k, v, pool, plan, scale=0.125)
+    exact = [plane[FAR:].float() for plane in planes]
+    for plane, codes, scale in zip(exact, cold, scales, strict=True):
+        plane[:20] = codes[slots] * scale[slots, :, None]
+    assert (exact[0][:20] - keys).abs().max() < 0.02
+    assert (out - attend_reference(q, *exact, batch, scale=0.125)).abs().max() < 1e-3

@@ -1,0 +1,104 @@
+"""The calls a layer makes on the CPU: each row sees each key of its own exactly once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radixlang.kernels import plan as plan_module
+from radixlang.kernels.cpu_units import Causal, Full, Group, Keys, Masked, Unit
+from radixlang.kernels.forests import random_forest
+from radixlang.kernels.plan import AttentionPlan, plan_attention
+from radixlang.kernels.reference import slots_seen
+
+
+def slots_of(keys: Keys) -> np.ndarray:
+    assert keys.length > 0, "torch's flash call ends the process over no keys at all"
+    if keys.index is None:
+        return keys.start + np.arange(keys.length)
+    return keys.index.numpy()
+
+
+def visible(unit: Unit) -> list[tuple[int, np.ndarray]]:
+    """(ranked row, slots it sees) for every row of a unit."""
+    match unit:
+        case Full(begin, end, keys):
+            return [(row, slots_of(keys)) for row in range(begin, end)]
+        case Causal(begin, end, keys):
+            assert end - begin == keys.length
+            return [(row, slots_of(keys)[: row - begin + 1]) for row in range(begin, end)]
+        case Masked(begin, end, keys, mask, blind):
+            seen = (mask == 0).numpy()
+            assert (seen.any(axis=1) == (True if blind is None else ~blind.numpy())).all()
+            return [(row, slots_of(keys)[seen[row - begin]]) for row in range(begin, end)]
+        case Group():
+            return visible_to_group(unit)
+
+
+def visible_to_group(unit: Group) -> list[tuple[int, np.ndarray]]:
+    table = unit.index.numpy().reshape(unit.num_members, unit.length)
+    size = (unit.num_members, unit.num_queries, unit.length)
+    mask = unit.mask(torch.float32, 1)
+    seen = np.ones(size, dtype=np.bool_) if mask is None else (mask[:, 0] == 0).numpy()
+    count = unit.num_members * unit.num_queries
+    rows = unit.begin + np.arange(count) if unit.query_rows is None else unit.query_rows.numpy()
+    real = np.arange(count) if unit.real is None else unit.real.numpy()
+    members = np.repeat(np.arange(unit.num_members), unit.num_queries)
+    seen = np.broadcast_to(seen, size).reshape(count, unit.length)
+    return [(int(rows[at]), table[members[at]][seen[at]]) for at in real.tolist()]
+
+
+def coverage(plan: AttentionPlan, window: int | None) -> list[list[int]]:
+    """Slots that the schedule gives every flat row."""
+    schedule = plan.cpu_schedule(window)
+    found: dict[int, list[int]] = defaultdict(list)
+    for unit in (*schedule.first, *schedule.rest):
+        for row, slots in visible(unit):
+            found[row] += slots.tolist()
+    order = plan.row_order
+    flat = range(plan.num_tokens) if order is None else order.tolist()
+    by_flat = {token: found[row] for row, token in enumerate(flat)}
+    return [by_flat[token] for token in range(plan.num_tokens)]
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(min_value=0, max_value=2**32 - 1),
+    queries=st.sampled_from([1, 1, 4, 60]),
+    window=st.sampled_from([None, None, 1, 5, 64, 300]),
+    deterministic=st.booleans(),
+    quantized=st.booleans(),
+    spare_reads=st.sampled_from([0, 512]),
+    steps=st.sampled_from([0, 0, 3]),
+)
+def test_every_row_sees_every_key_once(
+    seed: int,
+    queries: int,
+    window: int | None,
+    deterministic: bool,
+    quantized: bool,
+    spare_reads: int,
+    steps: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    batch = random_forest(rng, max_queries=queries, longest=900, quantized=quantized)
+    with patch.object(plan_module, "CPU_SPARE_READS", spare_reads):
+        plan = plan_attention(
+            batch, num_heads=4, num_kv_heads=2, head_dim=64, deterministic=deterministic
+        )
+    coverage(plan, window)  # what advances is a schedule that was in use
+    for step in range(steps if plan.is_decode else 0):
+        slots = 10**6 + step * plan.num_branches + np.arange(plan.num_branches, dtype=np.int32)
+        for branch, segment in enumerate(batch.branch_segment.tolist()):
+            own = batch.segment_slots[segment]
+            batch.segment_slots[segment] = np.append(own, slots[branch])  # type: ignore[index]
+        batch.branch_query_start[:] += 1
+        plan.advance(slots)
+    assert [sorted(slots) for slots in coverage(plan, window)] == [
+        sorted(slots) for slots in slots_seen(batch, window)
+    ]
