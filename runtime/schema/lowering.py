@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
+from radixlang.errors import (
+    ConstraintError,
+    InvalidConstraintError,
+    UnsupportedConstraintError,
+)
 from radixlang.runtime.schema.reading import Document, Place, parts
 from radixlang.runtime.schema.rewriting import RefusedKeywordError, Rewriter
 from radixlang.runtime.schema.validation import checker
@@ -62,9 +67,16 @@ def lower_schema(
 
 def _loaded(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_float=_finite)
     except ValueError as error:  # JSON with a number of thousands of digits, for one
         raise InvalidConstraintError(f"the JSON schema cannot be read: {error}") from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text:.60} is too large a number")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +109,15 @@ def _lower(
 
 def _check(document: Document) -> Callable[[str], None]:
     check = checker(document)
-    return lambda text: check(json.loads(text))
+
+    def check_text(text: str) -> None:
+        try:
+            value = json.loads(text, parse_float=_finite)
+        except ValueError as error:
+            raise ConstraintError(f"the text cannot be checked: {error}") from None
+        check(value)
+
+    return check_text
 
 
 def _body(rewriter: Rewriter, options: _Options) -> dict[str, Any]:

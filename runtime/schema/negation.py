@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MAX_NEGATION_DEPTH = 24
 
 _NUMBERS = frozenset(["integer", "fraction"])
-_ASSERTS: dict[str, frozenset[str]] = {
+ASSERTS: dict[str, frozenset[str]] = {  # keywords that refuse values, and of which types
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _NUMBERS),
     "multipleOf": _NUMBERS,
     **dict.fromkeys(("minLength", "maxLength", "pattern", "format"), frozenset(["string"])),
@@ -75,7 +75,7 @@ class Negation:
         if "$ref" in place.schema and self.rewriter.document.ignores_siblings:
             return list(self._reference(place, types))
         for keyword in place.schema:
-            applies = _ASSERTS.get(keyword)
+            applies = ASSERTS.get(keyword)
             if applies is None or not applies & types or not self.rewriter.wants(place, keyword):
                 continue
             if applies != ALL_TYPES and not applies & inside & types:
@@ -91,11 +91,7 @@ class Negation:
     @staticmethod
     def _says_nothing(place: Place, keyword: str) -> bool:
         value = place.schema[keyword]
-        if keyword == "uniqueItems":
-            return value is False
-        if keyword in ("patternProperties", "dependentSchemas", "dependencies"):
-            return bool(value == {})
-        return value in (True, {})
+        return not value if keyword == "uniqueItems" else value in (True, {})
 
     def _typed(self, place: Place, keyword: str, types: frozenset[str]) -> list[Any]:
         names = type_names(types)

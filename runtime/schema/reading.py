@@ -55,31 +55,34 @@ class Document:
     """
 
     def __init__(self, root: Any) -> None:
+        check_shapes(root, "")
         self.root = Place(root, "", _identifier(root))
         self.ignores_siblings = _is_old(root)
         self.resources: dict[str, Place] = {"": self.root, _identifier(root): self.root}
         self.anchors: dict[tuple[str, str], Place] = {}
-        self._index(self.root, 0)
         self._checked: set[str] = set()
-        self._check(self.root)
+        self._index(self.root, 0)
 
     def _index(self, place: Place, depth: int) -> None:
         if depth > MAX_DEPTH:
             raise UnsupportedConstraintError(
                 f"the JSON schema is nested more than {MAX_DEPTH} deep at {place.pointer[:80]}…"
             )
-        schema = place.schema
-        if isinstance(schema, dict):
-            if isinstance(schema.get("$id", schema.get("id")), str):
-                self._name(place)
-            for keyword in ("$anchor", "$dynamicAnchor"):
-                if isinstance(schema.get(keyword), str):
-                    self.anchors[place.base, schema[keyword]] = place
+        check_shapes(place.schema, place.pointer)
+        self._checked.add(place.pointer)
+        if isinstance(place.schema, dict):
+            self._name(place)
         for part in parts(place):
             self._index(part, depth + 1)
 
     def _name(self, place: Place) -> None:
-        name = place.schema.get("$id", place.schema.get("id"))
+        schema = place.schema
+        for keyword in ("$anchor", "$dynamicAnchor"):
+            if keyword in schema:
+                self.anchors[place.base, schema[keyword]] = place
+        name = schema.get("$id", schema.get("id"))
+        if not isinstance(name, str):
+            return
         address, anchor = urldefrag(name)
         if anchor and not address:
             self.anchors[place.base, anchor] = place
@@ -87,6 +90,7 @@ class Document:
             self.resources.setdefault(_joined(place.base, address), place)
 
     def _check(self, place: Place) -> None:
+        """Look at a schema that only a reference finds."""
         if place.pointer in self._checked:
             return
         self._checked.add(place.pointer)
@@ -128,20 +132,15 @@ def parts(place: Place) -> Iterator[Place]:
     if not isinstance(schema, dict):
         return
     for keyword in ONE_SCHEMA:
-        if isinstance(schema.get(keyword), (dict, bool)):
+        if keyword in schema and not isinstance(schema[keyword], list):
             yield place.at(keyword)
     for keyword in SCHEMA_LISTS:
-        value = schema.get(keyword)
-        if isinstance(value, list):
-            yield from (place.at(keyword, index) for index in range(len(value)))
+        if isinstance(schema.get(keyword), list):
+            yield from (place.at(keyword, index) for index in range(len(schema[keyword])))
     for keyword in SCHEMA_MAPS:
-        value = schema.get(keyword)
-        if isinstance(value, dict):
-            yield from (
-                place.at(keyword, name)
-                for name in value
-                if keyword != "dependencies" or not isinstance(value[name], list)
-            )
+        for name, value in schema.get(keyword, {}).items():
+            if keyword != "dependencies" or not isinstance(value, list):
+                yield place.at(keyword, name)
 
 
 def _joined(base: str, reference: str) -> str:
@@ -165,11 +164,11 @@ def _walk(place: Place, pointer: str) -> Place | None:
 
 
 def _identifier(root: Any) -> str:
-    name = root.get("$id", root.get("id", "")) if isinstance(root, dict) else ""
+    name = "" if isinstance(root, bool) else root.get("$id", root.get("id", ""))
     return urldefrag(name)[0] if isinstance(name, str) else ""
 
 
 def _is_old(root: Any) -> bool:
     """Whether the dialect is draft 7 or older, where $ref hides all that stands beside it."""
-    dialect = root.get("$schema", "") if isinstance(root, dict) else ""
-    return isinstance(dialect, str) and any(f"draft-0{n}" in dialect for n in (3, 4, 6, 7))
+    dialect = "" if isinstance(root, bool) else root.get("$schema", "")
+    return any(f"draft-0{n}" in dialect for n in (3, 4, 6, 7))

@@ -15,7 +15,7 @@ from radixlang.errors import UnsupportedConstraintError
 from radixlang.runtime.schema.formats import rewrite_format
 from radixlang.runtime.schema.negation import Negation
 from radixlang.runtime.schema.reading import ALL_TYPES, Document, Place
-from radixlang.runtime.schema.sequences import unique_sequences
+from radixlang.runtime.schema.sequences import says_items, unique_sequences
 from radixlang.runtime.schema.types import Knowledge
 from radixlang.runtime.schema.unevaluated import Cases
 
@@ -122,11 +122,7 @@ class Rewriter:
 
     def wants(self, place: Place, keyword: str) -> bool:
         """Whether a keyword is there and is not to be skipped."""
-        return (
-            isinstance(place.schema, dict)
-            and keyword in place.schema
-            and f"{place.pointer}/{keyword}" not in self.skipped
-        )
+        return keyword in place.schema and f"{place.pointer}/{keyword}" not in self.skipped
 
     def refuse(self, place: Place, keyword: str, why: str) -> RefusedKeywordError:
         """The error for a keyword that cannot be enforced."""
@@ -173,7 +169,7 @@ class Rewriter:
         for keyword in ("const", "enum"):
             if self.wants(place, keyword):
                 out[keyword] = place.schema[keyword]
-        if isinstance(out.get("enum"), list) and len(str(out["enum"])) > MAX_ENUM_CHARS:
+        if len(str(out.get("enum"))) > MAX_ENUM_CHARS:
             raise self.refuse(place, "enum", f"more than {MAX_ENUM_CHARS:,} characters of values")
 
     def _objects(self, place: Place, out: dict[str, Any]) -> None:
@@ -201,7 +197,7 @@ class Rewriter:
         if self.wants(place, prefix):
             num = len(place.schema[prefix])
             out["prefixItems"] = [self.schema(place.at(prefix, i)) for i in range(num)]
-        if self.wants(place, rest):
+        if self.wants(place, rest) and not says_items(self, place):
             out["items"] = self.schema(place.at(rest))
 
     # references
@@ -235,7 +231,7 @@ class Rewriter:
     def _lexical(self, place: Place, keyword: str) -> dict[str, Any]:
         """A dynamic reference that can only mean one place is an ordinary one."""
         reference = place.schema[keyword]
-        anchors = [a for (_, a) in self.document.anchors if a == str(reference).lstrip("#")]
+        anchors = [a for (_, a) in self.document.anchors if a == reference.lstrip("#")]
         if keyword == "$recursiveRef" or len(anchors) > 1 or len(self.document.resources) > 2:
             raise self.refuse(place, keyword, "a reference that depends on the path to it")
         return self.defined(self.document.resolve(place, reference, keyword))
@@ -412,10 +408,11 @@ class Rewriter:
             return [self.any_of([
                 {"type": "array", "minItems": i + 1, "prefixItems": [*[True] * i, body]}
                 for i in range(limit)
-            ] + self._not_arrays(place))]  # fmt: skip
+            ] + self.not_arrays(place))]  # fmt: skip
         raise self.refuse(place, "contains", "an item that may stand anywhere")
 
-    def _not_arrays(self, place: Place) -> list[Any]:
+    def not_arrays(self, place: Place) -> list[Any]:
+        """What a schema allows beside arrays, as far as it is known."""
         others = sorted(self.knowledge.types(place) - {"array", "fraction", "integer"})
         numbers = self.knowledge.types(place) & {"fraction", "integer"}
         names = [*others, *(["number"] if "fraction" in numbers else sorted(numbers))]

@@ -119,6 +119,6 @@ _SHAPES: dict[str, _Shape] = {
     "enum": (lambda v: isinstance(v, list), "a list of values"),
     "uniqueItems": (lambda v: isinstance(v, bool), "a boolean"),
     **dict.fromkeys(
-        ("pattern", "format", "$ref", "$dynamicRef", "$anchor", "$dynamicAnchor"),
-        (_is_text, "a text")),
+        ("pattern", "format", "$ref", "$dynamicRef", "$recursiveRef", "$anchor",
+         "$dynamicAnchor", "$id", "$schema"), (_is_text, "a text")),
 }  # fmt: skip

@@ -62,34 +62,30 @@ class Knowledge:
 
     def types(self, place: Place, look: int = MAX_LOOK) -> frozenset[str]:
         """A superset of the types of a schema's values."""
+        place = self.meant(place)
         schema = place.schema
         if isinstance(schema, bool):
             return ALL_TYPES if schema else frozenset()
-        if look == 0 or not isinstance(schema, dict):
+        if look == 0:
             return ALL_TYPES
-        target = self.follow(place)
-        found = self.types(target, look - 1) if target is not None else ALL_TYPES
-        if target is not None and self.document.ignores_siblings:
-            return found
-        found &= declared_types(place)
+        found = declared_types(place)
         values = finite_values(schema)
         if values is not None:
             found &= frozenset(map(type_of, values))
-        for index in range(len(_list(schema, "allOf"))):
-            found &= self.types(place.at("allOf", index), look - 1)
+        for part in self._all(place):
+            found &= self.types(part, look - 1)
         for keyword in ("anyOf", "oneOf"):
-            options = _list(schema, keyword)
-            if options:
-                every = [self.types(place.at(keyword, i), look - 1) for i in range(len(options))]
-                found &= frozenset().union(*every)
+            if keyword in schema:
+                options = [place.at(keyword, i) for i in range(len(schema[keyword]))]
+                found &= frozenset().union(*(self.types(o, look - 1) for o in options))
         return found
 
     def values(self, place: Place, look: int = MAX_LOOK) -> list[Any] | None:
         """A superset of a schema's values where they are few enough to list."""
-        schema = place.schema
-        if look == 0 or not isinstance(schema, dict):
+        place = self.meant(place)
+        if look == 0 or isinstance(place.schema, bool):
             return None
-        found = finite_values(schema)
+        found = finite_values(place.schema)
         target = self.follow(place)
         if found is None and target is not None:
             return self.values(target, look - 1)
@@ -100,20 +96,31 @@ class Knowledge:
 
     def follow(self, place: Place) -> Place | None:
         """The place that a schema's $ref means, None without one or where it cannot be found."""
-        reference = place.schema.get("$ref") if isinstance(place.schema, dict) else None
-        if not isinstance(reference, str):
+        if "$ref" not in place.schema:
             return None
         try:
-            return self.document.resolve(place, reference)
+            return self.document.resolve(place, place.schema["$ref"])
         except ConstraintError:
             return None  # the rewriting reports it with its pointer
 
+    def meant(self, place: Place) -> Place:
+        """The schema that counts: where $ref hides what stands beside it, the one it leads to."""
+        for _ in range(MAX_LOOK):
+            if isinstance(place.schema, bool) or not self.document.ignores_siblings:
+                break
+            target = self.follow(place)
+            if target is None:
+                break
+            place = target
+        return place
+
     def disjoint(self, a: Place, b: Place, look: int = MAX_LOOK) -> bool:
         """Whether no value is certainly valid under both."""
+        a, b = self.meant(a), self.meant(b)
         common = self.types(a) & self.types(b)
         if not common:
             return True
-        if look == 0:
+        if look == 0 or a.schema is True or b.schema is True:
             return False
         if self._values_disjoint(a, b):
             return True
@@ -133,39 +140,30 @@ class Knowledge:
 
     def _all(self, place: Place) -> list[Place]:
         """Schemas that a schema's values satisfy as well."""
-        if not isinstance(place.schema, dict):
-            return []
-        found = [place.at("allOf", i) for i in range(len(_list(place.schema, "allOf")))]
+        found = [place.at("allOf", i) for i in range(len(place.schema.get("allOf", ())))]
         target = self.follow(place)
         return [*found, target] if target is not None else found
 
     def _objects_disjoint(self, a: Place, b: Place, look: int) -> bool:
-        if not isinstance(a.schema, dict) or not isinstance(b.schema, dict):
-            return False
-        for first, second in ((a, b), (b, a)):
-            for name in _list(first.schema, "required"):
-                if _forbids(second.schema, name):
-                    return True
-        shared = [
-            n for n in _map(a.schema, "properties") if n in _map(b.schema, "properties")
-            and n in [*_list(a.schema, "required"), *_list(b.schema, "required")]
-        ]  # fmt: skip
+        needs, asks = a.schema.get("required", ()), b.schema.get("required", ())
+        if any(_forbids(b.schema, n) for n in needs) or any(_forbids(a.schema, n) for n in asks):
+            return True
         return any(
-            n in _list(a.schema, "required") and n in _list(b.schema, "required")
-            and self.disjoint(a.at("properties", n), b.at("properties", n), look - 1)
-            for n in shared
-        )  # fmt: skip
+            self.disjoint(a.at("properties", name), b.at("properties", name), look - 1)
+            for name in a.schema.get("properties", {}).keys() & b.schema.get("properties", {})
+            if name in needs and name in asks
+        )
 
 
 def finite_values(schema: dict[str, Any]) -> list[Any] | None:
     """The values that `const` or `enum` lists."""
     if "const" in schema:
         return [schema["const"]]
-    return schema["enum"] if isinstance(schema.get("enum"), list) else None
+    return schema.get("enum")
 
 
 def _forbids(schema: dict[str, Any], name: str) -> bool:
-    properties = _map(schema, "properties")
+    properties = schema.get("properties", {})
     if name in properties:
         return properties[name] is False
     return schema.get("additionalProperties") is False and not schema.get("patternProperties")
@@ -185,16 +183,6 @@ def _ranges_disjoint(a: Any, b: Any) -> bool:
 def _bound(schema: Any, plain: str, exclusive: str, pick: Any) -> tuple[Any, bool]:
     found = [
         (schema[k], k == exclusive) for k in (plain, exclusive)
-        if isinstance(schema.get(k), (int, float)) and not isinstance(schema.get(k), bool)
+        if not isinstance(schema.get(k, False), bool)
     ]  # fmt: skip
     return pick(found) if found else (None, False)
-
-
-def _list(schema: Any, keyword: str) -> list[Any]:
-    value = schema.get(keyword) if isinstance(schema, dict) else None
-    return value if isinstance(value, list) else []
-
-
-def _map(schema: Any, keyword: str) -> dict[str, Any]:
-    value = schema.get(keyword) if isinstance(schema, dict) else None
-    return value if isinstance(value, dict) else {}

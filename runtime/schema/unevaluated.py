@@ -72,7 +72,7 @@ class Cases:
     def cases(self, place: Place, depth: int) -> Iterator[Case]:
         """The cases of a schema that holds at the same place of the value."""
         schema = place.schema
-        if not isinstance(schema, dict):
+        if isinstance(schema, bool):
             yield Case()
             return
         if depth > MAX_DEPTH:

@@ -6,6 +6,7 @@ Follows JSON Schema 2020-12, and draft 7 where the schema says so. Formats are a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any
 
 from radixlang.errors import ConstraintError
@@ -247,10 +248,7 @@ def _string_rules() -> dict[str, Callable[[Place, Any, Evaluated], bool]]:
 
 
 def _is_multiple(value: float, step: float) -> bool:
-    if isinstance(value, int) and isinstance(step, int):
-        return value % step == 0
-    quotient = value / step
-    return quotient == quotient // 1
+    return (Fraction(str(value)) / Fraction(str(step))).denominator == 1  # as they are written
 
 
 def _all_different(items: list[Any]) -> bool:

@@ -49,6 +49,13 @@ REWRITTEN: dict[str, Any] = {
         for k, p in (("x", "a"), ("y", "b"))]},
     "unique_choice": {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True},
     "unique_booleans": {"items": {"type": "boolean"}, "uniqueItems": True, "type": "array"},
+    "unique_length": {"items": {"enum": [1, 2, 7]}, "uniqueItems": True, "minItems": 1,
+                      "maxItems": 2},
+    "unique_too_few": {"items": {"enum": [1, 2]}, "uniqueItems": True, "minItems": 3},
+    "unique_referred": {"items": {"$ref": "#/$defs/few", "enum": [1, 2, "a"]},
+                        "$defs": {"few": {"enum": [2, 1, 1.0], "type": "integer"}},
+                        "uniqueItems": True},
+    "unique_narrowed": {"items": {"enum": [1, 2, "ab"], "maxLength": 1}, "uniqueItems": True},
     "names_listed": {"propertyNames": {"enum": ["a", "b"]}},
     "names_pattern": {"propertyNames": {"pattern": "^[a-z]$"}},
     "names_length": {"propertyNames": {"maxLength": 1}},
@@ -70,6 +77,13 @@ REWRITTEN: dict[str, Any] = {
     "old_siblings": {"$schema": "http://json-schema.org/draft-07/schema#",
                      "properties": {"a": {"$ref": "#/definitions/s", "maxLength": 0}},
                      "definitions": {"s": {"type": "string"}}},
+    "old_siblings_of_a_choice": {"$schema": "http://json-schema.org/draft-07/schema#",
+                                 "oneOf": [{"$ref": "#/definitions/i", "enum": ["x"]},
+                                           {"type": "integer", "maximum": 5}],
+                                 "definitions": {"i": {"type": "integer"}}},
+    "old_unique": {"$schema": "http://json-schema.org/draft-07/schema#", "uniqueItems": True,
+                   "items": {"$ref": "#/definitions/i", "enum": [1]},
+                   "definitions": {"i": {"enum": [1, 2]}}},
     "draft4_bound": {"$schema": "http://json-schema.org/draft-04/schema#", "minimum": 0,
                      "exclusiveMinimum": True},
     "whole_counts": {"maxLength": 1.0, "maxItems": 1.0, "maxProperties": 1.0},
@@ -135,6 +149,9 @@ def test_a_refusal_carries_the_pointer_of_its_keyword(schema: Any, pointer: str)
         ({"type": "string", "pattern": "("}, "pattern"),
         ({"allOf": [{"type": "string"}, {"type": "null"}]}, "no value"),
         ({"$id": "http://[", "$ref": "x"}, "URI"),
+        ({"$id": 1}, r"#/\$id"),
+        (JsonSchema('{"const": 1e999}'), "1e999 is too large"),
+        (JsonSchema("[]"), "#: a schema is"),
     ],
 )
 def test_a_wrong_schema_is_refused(schema: Any, what: str) -> None:
@@ -160,6 +177,17 @@ def test_strict_false_names_what_it_ignores_and_checks_the_finished_text() -> No
     found = match(lenient, '{"xs": [1, 1]}')
     assert found.status == "rejected"
     assert "#/properties" in found.expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0.3", "#/not"), ("0.35", ""), ("1e999", "too large"), ("7" * 5000, "cannot be checked")],
+)
+def test_strict_false_checks_numbers_as_they_are_written(text: str, expected: str) -> None:
+    lenient = JsonSchema.of({"type": "number", "not": {"multipleOf": 0.1}}, strict=False)
+    found = match(lenient, text)
+    assert bool(found) == (not expected)
+    assert expected in found.expected
 
 
 def test_strict_false_keeps_the_options_of_one_of() -> None:
