@@ -133,9 +133,10 @@ class EngineCore:
         self._thread = threading.current_thread()
         try:
             while self._take_commands():
-                if not self.scheduler.is_idle:
-                    self._run_step()
-                self._finish_round()
+                with self.profile.part("other"):
+                    if not self.scheduler.is_idle:
+                        self._run_step()
+                    self._finish_round()
         finally:
             self._close()
 
@@ -150,7 +151,8 @@ class EngineCore:
             return True
         try:
             while command is not None:
-                self._handle_safely(command)
+                with self.profile.part("other"):
+                    self._handle_safely(command)
                 command = self._inbox.take(block=False)
         except Empty:
             return True

@@ -347,7 +347,13 @@ class Runtime:
         return snapshot.num_cached_tokens, num_unshared, num_paths
 
     def profile(self) -> dict[str, float]:
-        """Seconds that the engine spent, by part of a step, since the last reset."""
+        """Seconds that the engine spent, by part, since the last reset, and `num_steps`.
+
+        "model" is the forward pass and the logits, "plan" the attention plan, "tree" what comes
+        into the radix tree, "text" tokens to text and to their readers, and "other" the engine's
+        Python in none of the parts: requests, statistics, what ties a step together. Waiting for
+        work is in none.
+        """
         return self.core.profile.report()
 
     # ---- the end

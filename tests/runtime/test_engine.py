@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -201,8 +202,23 @@ def test_tree_is_drawn_in_text(make_runtime: MakeRuntime) -> None:
     branch.extend("The theatre in the north")
     branch.generate(greedy(2)).result(TIMEOUT)
     assert "The theatre in the north" in runtime.tree_text()
-    assert runtime.profile()["num_steps"] > 0
     branch.release()
+
+
+def test_profile_has_the_engines_own_python_and_no_more_than_the_time_that_passed(
+    make_runtime: MakeRuntime,
+) -> None:
+    start = time.perf_counter()
+    runtime = make_runtime()
+    branch = runtime.new_branch()
+    branch.extend("The theatre in the north")
+    branch.generate(greedy(2)).result(TIMEOUT)
+    branch.release()
+
+    found = runtime.profile()
+    assert found.pop("num_steps") >= 2
+    assert min(found[part] for part in ("plan", "model", "sampling", "tree", "other")) > 0
+    assert sum(found.values()) < time.perf_counter() - start
 
 
 # ---- scoring
