@@ -17,6 +17,7 @@ absolute figures drift.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -76,8 +77,7 @@ class Worker:
 
     def close(self) -> None:
         """End the process."""
-        self.process.kill()
-        self.process.wait()
+        _end(self.process)
 
 
 def _read(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -87,6 +87,12 @@ def _read(process: subprocess.Popen[str]) -> dict[str, Any]:
             answer: dict[str, Any] = json.loads(line)
             return answer
     return {"error": f"its process ended with code {process.wait()}"}
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Kill it, wait for it, and close its pipes."""
+    with contextlib.suppress(BrokenPipeError), process:
+        process.kill()
 
 
 def start(key: str, model: Path) -> Worker | str:
@@ -107,6 +113,7 @@ def start(key: str, model: Path) -> Worker | str:
     )
     hello = _read(process)
     if "error" in hello:
+        _end(process)
         return str(hello["error"])
     return Worker(key, peer, process, hello["version"])
 
@@ -222,11 +229,12 @@ def main() -> None:
     if args.install:
         install()
         return
-    from radixlang.runtime.models.loader import load_model
+    from radixlang.runtime.models.gguf_file import GgufFile
+    from radixlang.runtime.models.loader import load_gguf_tokenizer
     from radixlang.runtime.models.locate import find_default_model
 
     model = args.model or find_default_model()
-    encode = load_model(model, quantization=None).tokenizer.encode
+    encode = load_gguf_tokenizer(GgufFile(model)).encode
     started = {key: start(key, model) for key in args.peers}
     workers = [worker for worker in started.values() if isinstance(worker, Worker)]
     missing = {key: why for key, why in started.items() if isinstance(why, str)}
