@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +30,13 @@ class Shape:
     def batch(self) -> TreeBatch:
         """The tree, every node one run of slots."""
         return level_forest(self.counts, self.lengths, num_queries=self.num_queries)
+
+    @property
+    def flops(self) -> float:
+        """Of the products with keys and with values that a row sees."""
+        num_rows = self.counts[-1] * self.num_queries
+        num_keys = sum(self.lengths) - (self.num_queries - 1) / 2
+        return 4.0 * self.heads[0] * self.head_dim * num_rows * num_keys
 
 
 GOALS = (  # the ten shapes that the goals on a GPU are set for
@@ -72,6 +79,24 @@ def without_sharing(batch: TreeBatch) -> TreeBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Row:
+    """Milliseconds by column for one shape, None where there is no such number."""
+
+    shape: str
+    roof_ms: float | None
+    times_ms: dict[str, float | None]
+
+    @property
+    def measured(self) -> bool:
+        return self.roof_ms is not None
+
+    def times_ours(self, column: str) -> float | None:
+        """How many times as long as ours another way takes."""
+        mine, other = self.times_ms["ours"], self.times_ms[column]
+        return None if mine is None or other is None else other / mine
+
+
+@dataclass(frozen=True, slots=True)
 class Ceiling:
     """What this device was measured to do."""
 
@@ -83,8 +108,7 @@ def measure_ceiling(device: torch.device, dtype: torch.dtype, timer: Timer) -> C
     """Bandwidth of a sum over 256 MiB, and the rate of a 2048-cube matrix product."""
     block = torch.ones(64 << 20, dtype=torch.float32, device=device)
     square = torch.ones(2048, 2048, dtype=dtype, device=device)
-    read_s = timer(lambda: block.sum())
-    product_s = timer(lambda: square @ square)
+    read_s, product_s = timer([lambda: block.sum(), lambda: square @ square])
     return Ceiling(block.numel() * 4 / read_s, 2 * 2048**3 / product_s)
 
 
@@ -105,30 +129,32 @@ def roof_s(shape: Shape, itemsize: int, ceiling: Ceiling) -> float:
 
 _OTHERS = 4 << 20  # numbers of 4 bytes: more than cores keep to themselves
 
-Timer = Callable[[Callable[[], object]], float]
+Timer = Callable[[Sequence[Callable[[], object]]], list[float]]
 
 
-def host_timer(run: Callable[[], object], *, seconds: float = 0.6) -> float:
-    """The least of several timed runs, seconds. The first run is not counted.
+def host_timer(runs: Sequence[Callable[[], object]], *, seconds: float = 0.6) -> list[float]:
+    """The least time of each run, seconds. Runs take turns, so that a busy machine slows all of
+    them; the first turn is not counted.
 
     Before each run other memory is read, as the other layers of a model do: a layer that is timed
     over and over would be found in a core's own cache, where no model finds it.
     """
-    run()
-    others = torch.ones(_OTHERS)
-    best, end = float("inf"), time.perf_counter() + seconds
-    while True:
-        others.sum()
-        begin = time.perf_counter()
+    for run in runs:
         run()
-        now = time.perf_counter()
-        best = min(best, now - begin)
-        if now > end:
+    others = torch.ones(_OTHERS)
+    best, end = [float("inf")] * len(runs), time.perf_counter() + seconds * len(runs)
+    while True:
+        for at, run in enumerate(runs):
+            others.sum()
+            begin = time.perf_counter()
+            run()
+            best[at] = min(best[at], time.perf_counter() - begin)
+        if time.perf_counter() > end:
             return best
 
 
-def device_timer(run: Callable[[], object]) -> float:
-    """Median time on a GPU with its L2 cache flushed between runs, seconds."""
+def device_timer(runs: Sequence[Callable[[], object]]) -> list[float]:
+    """Median times on a GPU with its L2 cache flushed between runs, seconds."""
     from triton.testing import do_bench
 
-    return float(do_bench(run, return_mode="median")) / 1e3
+    return [float(do_bench(run, return_mode="median")) / 1e3 for run in runs]

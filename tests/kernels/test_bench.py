@@ -6,25 +6,36 @@ import dataclasses
 import json
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
 from radixlang.kernels import bench, bench_baselines, bench_flashinfer
-from radixlang.kernels.bench_shapes import CPU_ONLY, GOALS, Ceiling, Shape, roof_s, without_sharing
+from radixlang.kernels.bench_goals import CPU_GOALS, GPU_GOALS, Goal, Verdict, judge
+from radixlang.kernels.bench_shapes import (
+    CPU_ONLY,
+    GOALS,
+    Ceiling,
+    Row,
+    Shape,
+    host_timer,
+    roof_s,
+    without_sharing,
+)
 
 TINY = Shape("tiny", (1, 3), (70, 9), (6, 2), 16)
 CEILING = Ceiling(bytes_per_s=1e9, flops_per_s=1e12)
 
 
-def once(run: Callable[[], object]) -> float:
-    run()
-    return 0.002
+def once(runs: Sequence[Callable[[], object]]) -> list[float]:
+    for run in runs:
+        run()
+    return [0.002] * len(runs)
 
 
-def measure(shape: Shape, dtype: torch.dtype = torch.float32) -> bench.Row:
+def measure(shape: Shape, dtype: torch.dtype = torch.float32) -> Row:
     return bench.measure(shape, dtype, torch.device("cpu"), CEILING, once, flex=False)
 
 
@@ -91,9 +102,73 @@ def test_the_command_writes_its_numbers(
     assert bench.main(["--json", str(path)]) == 0
     content = json.loads(path.read_text())
     assert [row["roof_ms"] is None for row in content["rows"]] == [True, False]
+    assert {goal["reached"] for goal in content["goals"]} == {None}, "none of these is a goal"
+    assert sorted(content["planning_ms"]) == ["calls", "cut", "plan", "step"]
     printed = capsys.readouterr().out
     assert "not measured" in printed
     assert "FlashInfer: " in printed
+
+
+def row_of(shape: Shape, roof_ms: float = 1.0, **times_ms: float) -> Row:
+    return Row(shape.name, roof_ms, {**dict.fromkeys(bench.COLUMNS), **times_ms})
+
+
+def verdicts(rows: list[Row], goals: tuple[Goal, ...]) -> dict[str, float | None]:
+    return {f"{v.shape}: {v.text}": v.reached for v in judge(rows, goals)}
+
+
+def test_goals_of_a_cpu_by_hand() -> None:
+    fast = row_of(GOALS[7], ours=1, sharing_off=2, gather_sdpa=15, batched_sdpa=6, flex=2.4)
+    alone = row_of(CPU_ONLY[1], ours=2, sharing_off=1.8, gather_sdpa=9)
+    found = verdicts([fast, alone, bench.unmeasured(CPU_ONLY[0])], CPU_GOALS)
+    assert found[f"{fast.shape}: 10 times gather-and-SDPA"] == pytest.approx(1.5)
+    assert found[f"{fast.shape}: 3 times the best layout that does not share"] == pytest.approx(0.8)
+    assert found[f"{alone.shape}: 0.95 times sharing off and more"] == pytest.approx(0.9 / 0.95)
+    assert found[f"{CPU_ONLY[0].name}: 10 times gather-and-SDPA"] is None
+
+
+def test_goals_of_a_gpu_by_hand() -> None:
+    rows = [
+        row_of(GOALS[0], 0.7, ours=1.0, sharing_off=12, flashinfer=10),
+        row_of(GOALS[1], 0.9, ours=1.0),
+        row_of(GOALS[4], 1.5, ours=1.0),
+        row_of(GOALS[5], ours=0.5),
+        row_of(GOALS[6], ours=1.0, sharing_off=1.0, flashinfer=0.9),
+        row_of(GOALS[7], ours=0.030),
+        row_of(GOALS[8], ours=20.0),
+    ]
+    found = verdicts(rows, GPU_GOALS)
+    names = [shape.name for shape in GOALS]
+    expected = {
+        f"{names[0]}: at most the roof / 0.7 and 8 µs": 1.008,
+        f"{names[0]}: 8 times unshared decode": 10 / 8,
+        f"{names[0]}: at most 1.05 times sharing off": 12.6,
+        f"{names[1]}: at most the roof / 0.6": 1.5,
+        f"{names[1]}: ahead of FlashInfer's cascade": None,
+        f"{names[4]}: 75 % of the roof": 2.0,
+        f"{names[5]}: 1.6 times as fast as without int8": 2 / 1.6,
+        f"{names[6]}: at most 1.1 times FlashInfer's time": 0.99,
+        f"{names[7]}: at most 15 µs": 0.5,
+        f"{names[3]}: at most 20 µs": None,
+    }
+    for name, value in expected.items():
+        assert found[name] == (None if value is None else pytest.approx(value)), name
+    keys = 8192 + 256.5  # that a row sees in the mean: 32 branches of 512 rows, 32 heads of 128
+    tera = 4 * 32 * 128 * 32 * 512 * keys / 1e12
+    assert found[f"{names[8]}: 350 TFLOP/s"] == pytest.approx(tera / 0.020 / 350)
+
+
+def test_a_verdict_says_reached_missed_or_not_measured() -> None:
+    lines = [Verdict("a", "b", number).line for number in (1.0, 0.5, None)]
+    assert lines == ["reached: a: b (1.00 of it)", "MISSED: a: b (0.50 of it)",
+                     "not measured: a: b"]  # fmt: skip
+
+
+def test_runs_take_turns() -> None:
+    turns: list[int] = []
+    host_timer([lambda: turns.append(0), lambda: turns.append(1)], seconds=0)
+    assert turns == [0, 1] * (len(turns) // 2)
+    assert len(turns) >= 4
 
 
 def test_flashinfer_is_asked_the_same_question(monkeypatch: pytest.MonkeyPatch) -> None:
