@@ -112,8 +112,7 @@ class _Builder:
                 self._whole_path(rank)
         else:
             self._shared_nodes()
-            for rank in range(self.topology.num_branches):
-                self._tail(rank)
+            self._tails()
             self._lone_tails()
             self._groups()
         keep = self.window is None and self.plan.is_decode
@@ -186,6 +185,24 @@ class _Builder:
     ) -> Full:
         rows = (end - begin) * self.plan.group_size
         return Full(begin, end, keys_of(slots, quantized).share(self.plan.num_kv_heads, rows))
+
+    def _tails(self) -> None:
+        """Every tail to its place; one new token on a short tail, the most of them, has but one."""
+        topology = self.topology
+        start = topology.node_start[topology.branch_node]
+        length = topology.node_length[topology.branch_node] + self.plan.num_steps
+        skip = np.zeros_like(start)
+        if self.window is not None:  # what the first row's window has passed
+            lowest = self.positions[topology.row_offset[:-1]] - self.window + 1
+            skip = np.maximum(lowest - start, 0)
+        short = (topology.num_queries == 1) & (length - skip < self.apart)
+        short &= topology.num_branches > 2
+        places = zip(short.tolist(), start.tolist(), skip.tolist(), strict=True)
+        for rank, (is_short, begin, passed) in enumerate(places):
+            if is_short:
+                self.small.append((rank, self.plan.tail_slots(rank)[passed:], begin + passed))
+            else:
+                self._tail(rank)
 
     def _tail(self, rank: int) -> None:
         begin, end = (int(row) for row in self.topology.row_offset[rank : rank + 2])

@@ -94,11 +94,10 @@ class Group:
         self.num_members, self.num_queries = rows.shape
         self.lengths = np.array([len(tail) for tail in tails], dtype=np.int64)
         capacity = int(self.lengths.max()) + RESERVE
-        self._table = np.empty((self.num_members, capacity), dtype=np.int32)
-        for member, tail in enumerate(tails):
-            self._table[member, : len(tail)] = tail
-            self._table[member, len(tail) :] = tail[0]
-        column = np.arange(capacity)
+        column, together = np.arange(capacity), np.concatenate(tails)
+        heads = together[np.cumsum(self.lengths) - self.lengths]
+        self._table = np.repeat(heads[:, None], capacity, axis=1)
+        self._table[column < self.lengths[:, None]] = together
         seen = (column >= limits[..., :1]) & (column < limits[..., 1:])
         mask = np.where(seen, np.float32(0), np.float32(-np.inf))
         self._mask = torch.from_numpy(mask[:, None])  # [members, 1, num_queries, capacity]

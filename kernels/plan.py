@@ -122,9 +122,10 @@ class AttentionPlan:
 
     def tail_slots(self, rank: int) -> NDArray[np.int32]:
         """Slots of the private node of a branch with what decoding has added to it."""
-        node = int(self.topology.branch_node[rank])
-        extra = self._extra[rank, : self.num_steps]
-        return np.concatenate([self.topology.node_slots(node), extra])
+        slots = self.topology.node_slots(int(self.topology.branch_node[rank]))
+        if not self.num_steps:
+            return slots
+        return np.concatenate([slots, self._extra[rank, : self.num_steps]])
 
     def advance(self, new_slots: NDArray[np.int32]) -> None:
         """Move a decode plan on by one token a branch: each tail gains a slot, each row a position.

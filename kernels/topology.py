@@ -220,11 +220,15 @@ def _lay_out(
         return own_slots, offset
     slots = np.empty(int(total.sum()), dtype=np.int32)
     slots[np.arange(len(own_slots)) + np.repeat(np.cumsum(carried), own)] = own_slots
-    offsets, ends = offset.tolist(), (offset + total).tolist()
+    waves = [0] * len(carry)  # what a node takes over may itself have been taken over
     for node, count in enumerate(carry):
         if count:
-            end = ends[node_parent[node]]
-            slots[offsets[node] : offsets[node] + count] = slots[end - count : end]
+            waves[node] = waves[node_parent[node]] + 1
+    above, wave = np.array(node_parent), np.array(waves)
+    for number in range(1, int(wave.max()) + 1):
+        nodes = np.flatnonzero(wave == number)
+        counts, ends = carried[nodes], (offset + total)[above[nodes]]
+        slots[ranges(offset[nodes], counts)] = slots[ranges(ends - counts, counts)]
     return slots, offset
 
 
