@@ -134,7 +134,7 @@ Timer = Callable[[Sequence[Callable[[], object]]], list[float]]
 
 def host_timer(runs: Sequence[Callable[[], object]], *, seconds: float = 0.6) -> list[float]:
     """The least time of each run, seconds. Runs take turns, so that a busy machine slows all of
-    them; the first turn is not counted.
+    them, up and down the list, so that each follows either neighbour; the first is not counted.
 
     Before each run other memory is read, as the other layers of a model do: a layer that is timed
     over and over would be found in a core's own cache, where no model finds it.
@@ -143,11 +143,13 @@ def host_timer(runs: Sequence[Callable[[], object]], *, seconds: float = 0.6) ->
         run()
     others = torch.ones(_OTHERS)
     best, end = [float("inf")] * len(runs), time.perf_counter() + seconds * len(runs)
+    order = list(range(len(runs)))
     while True:
-        for at, run in enumerate(runs):
+        order.reverse()
+        for at in order:
             others.sum()
             begin = time.perf_counter()
-            run()
+            runs[at]()
             best[at] = min(best[at], time.perf_counter() - begin)
         if time.perf_counter() > end:
             return best

@@ -218,18 +218,17 @@ def _lay_out(
     offset = np.cumsum(total) - total
     if not carried.any():
         return own_slots, offset
-    slots = np.empty(int(total.sum()), dtype=np.int32)
-    slots[np.arange(len(own_slots)) + np.repeat(np.cumsum(carried), own)] = own_slots
-    waves = [0] * len(carry)  # what a node takes over may itself have been taken over
-    for node, count in enumerate(carry):
-        if count:
-            waves[node] = waves[node_parent[node]] + 1
-    above, wave = np.array(node_parent), np.array(waves)
-    for number in range(1, int(wave.max()) + 1):
-        nodes = np.flatnonzero(wave == number)
-        counts, ends = carried[nodes], (offset + total)[above[nodes]]
-        slots[ranges(offset[nodes], counts)] = slots[ranges(ends - counts, counts)]
-    return slots, offset
+    parts: list[NDArray[np.int32]] = []
+    ends, lengths = np.cumsum(own).tolist(), own.tolist()
+    for node, left in enumerate(carry):
+        above, taken = node_parent[node], []
+        while left > 0:
+            count = min(left, lengths[above])
+            taken.append(own_slots[ends[above] - count : ends[above]])
+            left, above = left - count, node_parent[above]
+        parts += taken[::-1]
+        parts.append(own_slots[ends[node] - lengths[node] : ends[node]])
+    return np.concatenate(parts), offset
 
 
 def _finish(
