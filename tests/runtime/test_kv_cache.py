@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+
 import numpy as np
 import pytest
 import torch
@@ -28,6 +31,24 @@ def test_bytes_a_token_are_those_of_the_tensors() -> None:
         if plane is not None
     ]
     assert cache.cold_bytes_per_token * 5 == sum(cold)
+
+
+def test_slots_are_zeros_that_cost_nothing_but_their_page_when_written() -> None:
+    cache = KVCache(1 << 17, 1, 2, 64, dtype=torch.bfloat16)  # 32 MB a tensor
+    keys = cache[0].k
+    assert int(keys[:: 1 << 12].count_nonzero()) == 0
+    keys = KVCache(1 << 17, 1, 2, 64, dtype=torch.bfloat16)[0].k
+    keys[1 << 16] = 1.0
+    assert pages_in_memory(keys) == 1  # a huge page would be 512
+
+
+def pages_in_memory(tensor: torch.Tensor) -> int:
+    start = tensor.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE
+    num_bytes = tensor.data_ptr() + tensor.nbytes - start
+    found = (ctypes.c_ubyte * -(-num_bytes // mmap.PAGESIZE))()
+    libc = ctypes.CDLL(None)
+    assert libc.mincore(ctypes.c_void_p(start), ctypes.c_size_t(num_bytes), found) == 0
+    return sum(each & 1 for each in found)
 
 
 def test_moves_may_overlap() -> None:
