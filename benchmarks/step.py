@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import time
 import zlib
 from collections.abc import Callable
 
@@ -31,6 +32,7 @@ from radixlang.runtime.models.locate import find_default_model
 from radixlang.runtime.models.model import LoadedModel
 from radixlang.runtime.stats import PROFILE_PARTS
 
+MARGIN = 8  # tokens of a branch before and after the steps that count
 NOT_UPKEEP = ("model", "sampling")
 Profile = dict[str, float]
 
@@ -79,22 +81,30 @@ def measure(model: LoadedModel | None, args: argparse.Namespace) -> Profile:
 
 
 def decode(runtime: Runtime, ids: list[int], args: argparse.Namespace) -> Profile:
-    """Seconds a step by part while all branches decode; their prompts are in the cache before."""
+    """Seconds a step by part, of steps in which every branch decodes: none begins or ends."""
     root = runtime.new_branch()
     root.extend(ids[: args.shared])
     branches = root.fork(args.branches)
     for number, branch in enumerate(branches):
         at = args.shared + number * args.private
         branch.extend(ids[at : at + args.private])
-    for num_tokens in (1, args.tokens):
-        runtime.reset_stats()
-        params = SamplingParams(max_tokens=num_tokens, temperature=0, ignore_eos=True)
-        for generation in [branch.generate(params) for branch in branches]:
-            generation.result()
+    params = SamplingParams(max_tokens=args.tokens + 2 * MARGIN, temperature=0, ignore_eos=True)
+    generations = [branch.generate(params) for branch in branches]
+    wait_for(lambda: runtime.stats().num_generated_tokens >= MARGIN * args.branches)
+    runtime.reset_stats()
+    wait_for(lambda: runtime.stats().num_steps >= args.tokens)
     found = runtime.profile()
+    for generation in generations:
+        generation.result()
     for branch in (root, *branches):
         branch.release()
     return {part: found[part] / found["num_steps"] for part in PROFILE_PARTS}
+
+
+def wait_for(is_reached: Callable[[], bool]) -> None:
+    """Look now and then; a look costs the engine some microseconds."""
+    while not is_reached():
+        time.sleep(0.02)
 
 
 def large(num_layers: int) -> LoadedModel:

@@ -56,7 +56,11 @@ def test_upkeep_is_what_is_neither_model_nor_sampling() -> None:
     assert step.upkeep(found) == pytest.approx(6 / 100)
 
 
-def test_decode_steps_are_profiled_by_part(make_runtime: Any) -> None:
+def test_decode_steps_are_profiled_by_part(
+    make_runtime: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step, "MARGIN", 1)
+    monkeypatch.setattr(step, "wait_for", lambda is_reached: None)
     sizes = argparse.Namespace(branches=3, shared=20, private=4, tokens=5)
     found = step.decode(make_runtime(draft_tokens=0), list(range(20, 60)), sizes)
     assert tuple(found) == PROFILE_PARTS
