@@ -6,13 +6,15 @@ from collections import defaultdict
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radixlang.kernels import plan as plan_module
+from radixlang.kernels.bench_shapes import without_sharing
 from radixlang.kernels.cpu_units import Causal, Full, Group, Keys, Masked, Unit
-from radixlang.kernels.forests import random_forest
+from radixlang.kernels.forests import level_forest, random_forest
 from radixlang.kernels.plan import AttentionPlan, plan_attention
 from radixlang.kernels.reference import slots_seen
 
@@ -102,3 +104,23 @@ def test_every_row_sees_every_key_once(
     assert [sorted(slots) for slots in coverage(plan, window)] == [
         sorted(slots) for slots in slots_seen(batch, window)
     ]
+
+
+@pytest.mark.parametrize("counts", [(1,), (8,), (32,)])
+@pytest.mark.parametrize("length", [300, 2100])
+def test_a_tree_without_sharing_makes_the_calls_of_sharing_off(
+    counts: tuple[int], length: int
+) -> None:
+    """So it cannot be slower: what times differ by there is noise."""
+    batch = level_forest(counts, (length,))
+    schedules = [
+        plan_attention(which, num_heads=9, num_kv_heads=3, head_dim=64).cpu_schedule(None)
+        for which in (batch, without_sharing(batch))
+    ]
+    shared, apart = (
+        [(type(unit), getattr(unit, "grid", None), call) for unit, call in schedule.planned_first]
+        for schedule in schedules
+    )
+    assert shared == apart
+    assert [schedule.rest for schedule in schedules] == [[], []]
+    assert schedules[0].alone == schedules[1].alone
