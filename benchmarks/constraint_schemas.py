@@ -123,7 +123,7 @@ def _count(verdicts: Verdicts, name: str, judged: list[tuple[Any, Any]]) -> None
 
 
 def _keyword(message: str) -> str:
-    pointer = re.match(r"#\S*?/([^/\s:]*):", message)
+    pointer = re.match(r"#\S*?/([^/\s:]*): (?!no value)", message)
     return pointer[1] if pointer else "no value can satisfy it"
 
 

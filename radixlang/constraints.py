@@ -53,6 +53,7 @@ class JsonSchema:
     def __post_init__(self) -> None:
         if self.formats not in ("assert", "annotate"):
             raise InvalidConstraintError(f'formats is "assert" or "annotate", got {self.formats!r}')
+        _check_whitespace(self.whitespace)
 
     @classmethod
     def of(cls, schema: Any, **options: Any) -> JsonSchema:
@@ -86,6 +87,13 @@ class Grammar:
     whitespace: int = DEFAULT_WHITESPACE
     finish: Finish = "error"
 
+    def __post_init__(self) -> None:
+        if self.parser not in ("auto", "lalr", "earley"):
+            raise InvalidConstraintError(
+                f'parser is "auto", "lalr" or "earley", got {self.parser!r}'
+            )
+        _check_whitespace(self.whitespace)
+
 
 @dataclass(frozen=True, slots=True)
 class Choices:
@@ -99,6 +107,8 @@ class Choices:
             raise InvalidConstraintError(
                 f"choices must be a sequence of strings, got the string {self.options!r}"
             )
+        if not isinstance(self.options, Iterable):
+            raise InvalidConstraintError(f"choices must be a list of strings, got {self.options!r}")
         object.__setattr__(self, "options", tuple(self.options))
         if not self.options:
             raise InvalidConstraintError("choices is empty; give at least one string")
@@ -166,6 +176,7 @@ class Tools:
             raise InvalidConstraintError("tools is empty; give at least one")
         if len(set(names)) != len(names):
             raise InvalidConstraintError(f"two tools share a name: {', '.join(sorted(names))}")
+        _check_whitespace(self.whitespace)
 
     def parse(self, text: str) -> ToolCall:
         """The call that a generated text makes."""
@@ -198,9 +209,19 @@ class Sequence:
     finish: Finish = "error"
 
     def __post_init__(self) -> None:
+        if isinstance(self.parts, str):
+            raise InvalidConstraintError(
+                f"a sequence has a list of parts, got the string {self.parts!r:.60}"
+            )
         object.__setattr__(self, "parts", tuple(self.parts))
         if not self.parts:
             raise InvalidConstraintError("a sequence needs at least one part")
+        for part in self.parts:
+            inner = part.constraint if isinstance(part, Capture) else part
+            if not isinstance(inner, (str, *CONSTRAINT_TYPES)):
+                raise InvalidConstraintError(
+                    f"parts of a sequence are strings, constraints and captures, got {inner!r:.60}"
+                )
         names = [part.name for part in self.parts if isinstance(part, Capture)]
         if len(set(names)) != len(names):
             raise InvalidConstraintError(f"a capture's name is used twice: {', '.join(names)}")
@@ -241,6 +262,8 @@ def match(constraint: Any, text: str) -> Match:
     Raises:
         InvalidConstraintError, UnsupportedConstraintError: as generating under it would.
     """
+    if not isinstance(text, str):
+        raise InvalidConstraintError(f"match reads a string, got {text!r:.60}")
     from radixlang.runtime.constraints import match_text  # loads the engine of masks, no torch
 
     found: Match = match_text(as_constraint(constraint), text)
@@ -311,6 +334,8 @@ def _load_schema(schema: Any) -> Any:
         return _parse_json(schema)
     if isinstance(schema, (Mapping, bool)):
         return schema
+    if isinstance(schema, list):
+        raise InvalidConstraintError(f"a JSON schema is an object or a boolean, got {schema!r:.60}")
     from radixlang.json_types import schema_of
 
     return schema_of(schema)
@@ -322,7 +347,10 @@ def _parse_json(text: str | bytes) -> Any:
     except RecursionError as error:
         raise InvalidConstraintError("the JSON schema is nested too deeply") from error
     except ValueError as error:
-        raise InvalidConstraintError(f"the JSON schema is not JSON text: {error}") from error
+        raise InvalidConstraintError(
+            f"the JSON schema is not JSON text: {error}, in {text!r:.60}; a file is given by its "
+            "text, as in Path(name).read_text()"
+        ) from error
     if not isinstance(schema, (dict, bool)):
         raise InvalidConstraintError(f"a JSON schema is an object or a boolean, got {schema!r:.60}")
     return schema
@@ -367,7 +395,18 @@ def _as_choices(value: Any) -> Choices:
 
 
 def _as_tools(value: Any) -> Tools:
-    return value if isinstance(value, Tools) else Tools(tuple(value))
+    if isinstance(value, Tools):
+        return value
+    if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
+        raise InvalidConstraintError(f"tools is a list of functions or dicts, got {value!r:.60}")
+    return Tools(tuple(value))
+
+
+def _check_whitespace(most: int) -> None:
+    if not isinstance(most, int) or most < 0:
+        raise InvalidConstraintError(
+            f"whitespace is the most characters between two tokens, 0 or more, got {most!r}"
+        )
 
 
 _BUILDERS: dict[str, Callable[[Any], Constraint]] = {

@@ -81,20 +81,26 @@ class _Builder:
 
     def call(self, function: Callable[..., Any]) -> dict[str, Any]:
         """The schema of a function's arguments."""
-        hints = typing.get_type_hints(function)
+        hints = _hints(function)
         properties, required = {}, []
         for name, parameter in inspect.signature(function).parameters.items():
             if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
                 raise InvalidConstraintError(
                     f"argument {parameter} of {function.__name__} cannot be given by name"
                 )
-            properties[name] = self.schema(hints.get(name, Any))
+            properties[name] = self._member(function.__name__, name, hints.get(name, Any))
             if parameter.default is parameter.empty:
                 required.append(name)
         return _object(properties, required)
 
     def _model(self, kind: Any) -> dict[str, Any]:
-        schema: dict[str, Any] = dict(kind.model_json_schema())
+        try:
+            schema: dict[str, Any] = dict(kind.model_json_schema())
+        except (TypeError, RuntimeError) as error:  # what pydantic's own errors are
+            first = str(error).splitlines()[0]
+            raise InvalidConstraintError(
+                f"{kind.__name__} has no JSON schema: {first}; give each field a type that JSON has"
+            ) from error
         self.definitions.update(schema.pop("$defs", {}))
         return schema
 
@@ -104,12 +110,19 @@ class _Builder:
             self._repeated.add(name)
             return {"$ref": f"#/$defs/{name}"}
         self._open.append(kind)
-        schema = _object({key: self.schema(hint) for key, hint in hints.items()}, required)
+        members = {key: self._member(name, key, hint) for key, hint in hints.items()}
+        schema = _object(members, required)
         self._open.pop()
         if name in self._repeated:
             self.definitions[name] = schema
             return {"$ref": f"#/$defs/{name}"}
         return schema
+
+    def _member(self, owner: str, name: str, hint: Any) -> dict[str, Any]:
+        try:
+            return self.schema(hint)
+        except InvalidConstraintError as error:
+            raise InvalidConstraintError(f"{owner}.{name}: {error}") from None
 
     def _container(self, kind: Any) -> dict[str, Any]:
         origin, args = get_origin(kind) or kind, get_args(kind)
@@ -151,22 +164,31 @@ def _fields(kind: Any) -> tuple[dict[str, Any], list[str]] | None:
     if not isinstance(kind, type) and not typing.is_typeddict(kind):
         return None
     if dataclasses.is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
+        hints = _hints(kind)
         fields = [field for field in dataclasses.fields(kind) if field.init]
         needed = [field.name for field in fields
                   if field.default is dataclasses.MISSING
                   and field.default_factory is dataclasses.MISSING]  # fmt: skip
         return {field.name: hints[field.name] for field in fields}, needed
     if typing.is_typeddict(kind):
-        hints = {key: _bare(hint) for key, hint in typing.get_type_hints(kind).items()}
+        hints = {key: _bare(hint) for key, hint in _hints(kind).items()}
         return hints, [key for key in hints if key in kind.__required_keys__]
     if hasattr(kind, "_fields"):
-        hints = typing.get_type_hints(kind)
+        hints = _hints(kind)
         defaults = getattr(kind, "_field_defaults", {})
         return {key: hints.get(key, Any) for key in kind._fields}, [
             key for key in kind._fields if key not in defaults
         ]
     return None
+
+
+def _hints(owner: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(owner)
+    except NameError as error:
+        raise InvalidConstraintError(
+            f"{owner.__name__}: {error}; a type written as text stands at its module's top level"
+        ) from None
 
 
 def _bare(hint: Any) -> Any:

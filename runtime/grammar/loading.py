@@ -65,6 +65,7 @@ def load(spec: Grammar) -> LoadedGrammar:
             f"at most {MAX_GRAMMAR_CHARS:,} are taken"
         )
     grammar = _read(spec)
+    _check_start(spec, grammar)
     _check_regexes(spec, grammar)
     _refuse_declared(spec, grammar)
     _refuse_growing_templates(spec, grammar)
@@ -95,6 +96,10 @@ def _read(spec: Grammar) -> Any:
         )
     except RecursionError:
         raise UnsupportedConstraintError("the grammar is nested too deeply") from None
+    except FileNotFoundError as error:
+        raise InvalidConstraintError(
+            f"bad grammar: %import finds no {error.filename}; name its folder in import_paths="
+        ) from None
     except LarkError as error:
         raise InvalidConstraintError(_with_place(spec.text, error)) from None
     except Exception as error:  # lark lets through whatever a wrong grammar makes fail inside it
@@ -125,16 +130,41 @@ def _build(spec: Grammar, grammar: Any, parser: Any, must: bool = False) -> lark
 
 def _with_place(text: str, error: Exception) -> str:
     """lark's message; where it names a symbol and no place, the place is looked up."""
-    message = str(error).strip() or type(error).__name__
+    message = _in_words(error)
     if "line" in message and "column" in message:
         return f"bad grammar: {message}"
     named = re.search(r"(?:Rule|Terminal|rule|terminal|Undefined|symbol)s?:? '?(\w+)", message)
     quoted = re.search(r"'(\w+)'|\b([A-Z_]{2,})\b", message)
-    name = next((found for m in (named, quoted) if m for found in m.groups() if found), None)
-    if name is None or not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text):
+    names = [found for m in (named, quoted) if m for found in m.groups() if found]
+    name = next((n for n in names if re.search(rf"(?<!\w){re.escape(n)}(?!\w)", text)), None)
+    if name is None:
         return f"bad grammar: {message}"
     use = rf"(?<![\w])(?P<at>{re.escape(name)})(?!\w)"
     return locate(text, use, f"bad grammar: {message.splitlines()[0]}")
+
+
+def _in_words(error: Exception) -> str:
+    """lark's message; the remedy beside it for what lark leaves to be known."""
+    message = str(error).strip() or type(error).__name__
+    empty = re.search(r"zero-width regexps?\", TerminalDef\((\w*'\w+'|\w+)", message)
+    if empty:
+        return (
+            f"terminal {empty[1]} can match the empty text; let it match one character or more, "
+            "and put ? behind it where it may be missing"
+        )
+    if "collision" in message:
+        return f'{message}\nparser="auto" and parser="earley" take a grammar with conflicts'
+    return message
+
+
+def _check_start(spec: Grammar, grammar: Any) -> None:
+    names = [str(name) for name, *_ in grammar.rule_defs]
+    if spec.start not in names:
+        own = [name for name in names if not name.startswith("_")]
+        raise InvalidConstraintError(
+            f"the grammar has no rule {spec.start!r} to start from; its rules are "
+            f"{', '.join(own[:8]) or 'none'}; name one in Grammar(text, start=…)"
+        )
 
 
 def _check_regexes(spec: Grammar, grammar: Any) -> None:

@@ -96,6 +96,8 @@ def _lower(
         try:
             body = _body(rewriter, options)
             message = error_of(body)
+            if "nsatisfiable" in message:
+                raise _empty(rewriter, message, error_of)
             if message:
                 raise _blame(rewriter, message)
             ignored = tuple(sorted(f"#{p}" for p in skipped))
@@ -127,6 +129,7 @@ def _body(rewriter: Rewriter, options: _Options) -> dict[str, Any]:
     return {"json_schema": {**rewriter.run(), "x-guidance": guidance}}
 
 
+MAX_LOOKED_AT = 60  # schemas looked at by themselves to say which of them allows nothing
 _SIGNS = [
     (r"Unknown format: (.*)", "format"),
     (r"patternProperty regexes", "patternProperties"),
@@ -145,9 +148,7 @@ def _blame(rewriter: Rewriter, message: str) -> Exception:
             f"#{rewriter.pointer(circle[1])}: it refers to itself beside other keywords, "
             "which masks cannot follow"
         )
-    first = message.strip().splitlines()[0][:300]
-    if "nsatisfiable" in message:
-        return InvalidConstraintError(f"no value can satisfy the JSON schema: {first}")
+    first = _headline(message)
     if any(sign in message for sign in ("too large", "too complex", "limit", "fuel", "u16::MAX")):
         return UnsupportedConstraintError(f"the JSON schema is too complex: {first}")
     named = re.findall(r"'(\$?\w+)'|\"(\$?\w+)\"", message)
@@ -162,6 +163,35 @@ def _blame(rewriter: Rewriter, message: str) -> Exception:
             if is_there and pointer not in rewriter.skipped:
                 return RefusedKeywordError(pointer, first)
     return InvalidConstraintError(f"#: the JSON schema cannot be used: {first}")
+
+
+def _headline(message: str) -> str:
+    """What an error of the engine says; of a regex it shows the text first."""
+    lines = message.strip().splitlines()
+    marked = (line.removeprefix("error: ") for line in lines if line.startswith("error: "))
+    return next(marked, lines[0])[:300]
+
+
+def _empty(
+    rewriter: Rewriter, message: str, error_of: Callable[[dict[str, Any]], str]
+) -> InvalidConstraintError:
+    """The innermost of the first schemas that allow nothing by themselves."""
+    for place in reversed(_every(rewriter.document.root)[:MAX_LOOKED_AT]):
+        if isinstance(place.schema, bool):
+            continue
+        own = Rewriter(rewriter.document, set(rewriter.skipped), strict=True)
+        try:
+            found = error_of({"json_schema": own.run(place)})
+        except UnsupportedConstraintError:
+            continue
+        if "nsatisfiable" in found:
+            return _no_value(place.pointer, found)
+    return _no_value("", message)
+
+
+def _no_value(pointer: str, message: str) -> InvalidConstraintError:
+    why = _headline(message).removeprefix("Unsatisfiable schema: ")
+    return InvalidConstraintError(f"#{pointer}: no value can satisfy the JSON schema here: {why}")
 
 
 def _every(place: Place) -> list[Place]:

@@ -60,9 +60,9 @@ class Rewriter:
         self._names: dict[str, str] = {}
         self.num_nodes = 0
 
-    def run(self) -> Any:
-        """The whole document, definitions and all."""
-        root = self.schema(self.document.root)
+    def run(self, place: Place | None = None) -> Any:
+        """The whole document, or one schema of it, definitions and all."""
+        root = self.schema(place or self.document.root)
         if not isinstance(root, dict):
             root = {} if root else {"enum": []}
         return {**root, "$defs": self.definitions} if self.definitions else root

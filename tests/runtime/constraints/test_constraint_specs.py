@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
@@ -38,6 +39,19 @@ class Person:
 
 class Place(TypedDict):
     city: str
+
+
+@dataclass
+class Broken:
+    size: complex
+
+
+@dataclass
+class Unknown:
+    size: Nobody  # type: ignore[name-defined]  # noqa: F821
+
+
+def paint(colour: complex) -> None: ...
 
 
 def weather(city: str, days: int = 1) -> str:
@@ -97,6 +111,16 @@ def test_two_constraints_raise_and_name_both() -> None:
         ({"choices": "abc"}, InvalidConstraintError, "'abc'"),
         ({"choices": []}, InvalidConstraintError, "empty"),
         ({"choices": [1]}, InvalidConstraintError, "1"),
+        ({"choices": 3}, InvalidConstraintError, "got 3"),
+        ({"json_schema": [{}]}, InvalidConstraintError, "object or a boolean, got [{}]"),
+        ({"json_schema": "a.json"}, InvalidConstraintError, "in 'a.json'; a file is given by"),
+        ({"json_schema": {}, "whitespace": -1}, InvalidConstraintError, "0 or more, got -1"),
+        ({"grammar": "", "whitespace": "2"}, InvalidConstraintError, "0 or more, got '2'"),
+        ({"tools": weather}, InvalidConstraintError, "tools is a list of functions"),
+        ({"tools": "weather"}, InvalidConstraintError, "got 'weather'"),
+        ({"tools": [paint]}, InvalidConstraintError, "paint.colour: <class 'complex'>"),
+        ({"json_schema": Broken}, InvalidConstraintError, "Broken.size: <class 'complex'>"),
+        ({"json_schema": Unknown}, InvalidConstraintError, "Unknown: name 'Nobody' is not defined"),
         ({"regex": 3}, InvalidConstraintError, "3"),
         ({"json_schema": "{"}, InvalidConstraintError, "JSON text"),
         ({"json_schema": "[1]"}, InvalidConstraintError, "object or a boolean"),
@@ -112,6 +136,24 @@ def test_two_constraints_raise_and_name_both() -> None:
 def test_wrong_arguments_are_refused(kwargs: Any, error: type, what: str) -> None:
     with pytest.raises(error, match=re.escape(what)):
         from_kwargs(**kwargs)
+
+
+def test_wrong_parts_are_refused() -> None:
+    with pytest.raises(InvalidConstraintError, match="got the string 'abc'"):
+        Sequence("abc")  # type: ignore[arg-type]
+    with pytest.raises(InvalidConstraintError, match="got 3"):
+        Sequence(("a", Capture("x", 3)))  # type: ignore[arg-type]
+    with pytest.raises(InvalidConstraintError, match="'larl'"):
+        Grammar('start: "a"', parser="larl")  # type: ignore[arg-type]
+    with pytest.raises(InvalidConstraintError, match="a string, got 3"):
+        match("a", 3)  # type: ignore[arg-type]
+
+
+def test_a_pydantic_model_without_a_schema_is_named() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    model = pydantic.create_model("Thing", run=(Callable[[int], int], ...))
+    with pytest.raises(InvalidConstraintError, match=r"Thing has no JSON schema: .*Callable"):
+        as_constraint(model)
 
 
 @pytest.mark.parametrize("kind", [Person, Place, list[int], dict[str, float]])
