@@ -18,7 +18,7 @@ BATCH_TOKENS = 512  # a step; later prompts find in the cache what earlier steps
 
 
 def open_manager(model: Any) -> Any:
-    """The engine and its thread. It ends with the process."""
+    """The engine and its thread."""
     threading.excepthook = sys.excepthook
     limits = ContinuousBatchingConfig(
         page_size=PAGE,
@@ -61,6 +61,7 @@ def main() -> None:
         return by_level(calls, levels, lambda *asked: generate(manager, *asked))
 
     serve("transformers, continuous batching", transformers.__version__, run)
+    manager.stop(hard_stop=True)  # else its thread keeps the process
 
 
 if __name__ == "__main__":
