@@ -22,7 +22,7 @@ def get_default_runtime() -> Backend:
     global _default
     with _lock:
         if _default is None:
-            from radixlang.runtime.engine import Runtime
+            from radixlang import Runtime
 
             _default = Runtime()
         return _default

@@ -22,8 +22,8 @@ _SAMPLES = 4096  # values looked at of each tensor, beside its sum
 def fingerprint_of(loaded: LoadedModel, namespace: Namespace) -> Fingerprint:
     """The fingerprint of a model as it is loaded here, its arithmetic included.
 
-    Weights are hashed by the sum and 4,096 evenly spread values of every tensor: two
-    checkpoints that agree in all of these are taken as one.
+    Weights are hashed by the sum and 4,096 evenly spread values of every tensor, 8-bit ones by
+    the scales of all their rows: two checkpoints that agree in all of these are taken as one.
     """
     config = loaded.config
     return Fingerprint(
@@ -42,26 +42,21 @@ def _weights_hash(model: Any) -> str:
     digest = hashlib.blake2b(digest_size=12)
     for label, tensor in _tensors(model, "", set()):
         digest.update(f"{label} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        flat = _dense(tensor).reshape(-1)
+        flat = tensor.detach().reshape(-1)
         step = max(1, flat.numel() // _SAMPLES)
         digest.update(flat[::step].to("cpu", torch.float64).numpy().tobytes())
         digest.update(repr(float(flat.sum(dtype=torch.float64))).encode())
     return digest.hexdigest()
 
 
-def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """In the ordinary layout: weights packed for a CPU's kernels have one of their own."""
-    plain = tensor.detach()
-    return plain.to_dense() if plain.layout != torch.strided else plain
-
-
 def _tensors(found: Any, label: str, seen: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor below an object, with the attributes and types that lead to it."""
+    """Every plain tensor below an object, with the attributes and types that lead to it."""
     if id(found) in seen:
         return
     seen.add(id(found))
     if isinstance(found, torch.Tensor):
-        yield label, found
+        if found.layout == torch.strided:  # else packed for a CPU's kernels, beside its scales
+            yield label, found
     elif isinstance(found, np.ndarray) and found.dtype.kind in "biuf":
         yield label, torch.from_numpy(np.array(found))
     elif isinstance(found, torch.nn.Module):

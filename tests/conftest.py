@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import re
+import shutil
 import struct
 import sys
 import termios
@@ -133,6 +134,16 @@ def make_tiny_model(context_length: int = 2048, seed: int = 0) -> Any:
         config, _RandomWeights(config, seed), dtype=torch.float32, device=torch.device("cpu")
     )
     return LoadedModel(model, _tiny_tokenizer(), config)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def weights_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keeps 8-bit weights for the tests of this session alone."""
+    folder = tmp_path_factory.mktemp("weights")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RADIXLANG_WEIGHTS", str(folder))
+        yield
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

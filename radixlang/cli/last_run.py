@@ -13,8 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from radixlang.cli.home import home
 from radixlang.errors import ParameterError
+from radixlang.home import home
 from radixlang.report import Savings, savings
 
 WIDTH = 60  # characters of text a node

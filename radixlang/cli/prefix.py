@@ -13,10 +13,10 @@ from radixlang.cli.door import (
     opened_runtime,
     save_token_prefix,
 )
-from radixlang.cli.home import home
 from radixlang.cli.programs import load_program, own_errors, read_text, settings
 from radixlang.errors import ParameterError
 from radixlang.graph import RoleBegin, RoleEnd, Text
+from radixlang.home import home
 from radixlang.passes import constant_prefix
 from radixlang.program import Program
 from radixlang.report import bytes_text

@@ -19,6 +19,7 @@ from radixlang.runtime.models.weights import WeightSource
 Outer = TypeVar("Outer")
 Layer = TypeVar("Layer")
 MakeLinear = Callable[[torch.Tensor, torch.Tensor | None], Linear]
+_GATE_UP = ("gate", "up")
 
 
 class Assembler:
@@ -61,37 +62,40 @@ class Assembler:
         full = name + ".bias"
         return self._take(full, (size,)) if full in self._source else None
 
-    def qkv(self, prefix: str) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Fused projection [(num_heads + 2 num_kv_heads) head_dim, hidden] and its bias."""
-        config = self.config
-        sizes = [n * config.head_dim for n in (config.num_heads, config.num_kv_heads,
-                                               config.num_kv_heads)]  # fmt: skip
+    def qkv(self, prefix: str) -> torch.Tensor:
+        """Fused projection [(num_heads + 2 num_kv_heads) head_dim, hidden]."""
+        sizes, hidden = self._qkv_sizes(), self.config.hidden_size
         if f"{prefix}.qkv.weight" in self._source:
-            fused = self.matrix(f"{prefix}.qkv", sum(sizes), config.hidden_size)
-            weights = list(torch.split(fused, sizes))
-            whole = self.bias(f"{prefix}.qkv", sum(sizes))
-            biases: list[torch.Tensor | None] = [None] * 3
-            if whole is not None:
-                biases = list(torch.split(whole, sizes))
-        else:
-            names = [f"{prefix}.{part}" for part in "qkv"]
-            weights = [self.matrix(n, size, config.hidden_size)
-                       for n, size in zip(names, sizes, strict=True)]  # fmt: skip
-            biases = [self.bias(n, size) for n, size in zip(names, sizes, strict=True)]
-        weight = torch.cat(self._pair_up(weights))
-        present = [bias for bias in biases if bias is not None]
-        return weight, torch.cat(self._pair_up(present)) if len(present) == 3 else None
+            fused = self.matrix(f"{prefix}.qkv", sum(sizes), hidden)
+            return torch.cat(self._pair_up(list(torch.split(fused, sizes))))
+        parts = zip("qkv", sizes, strict=True)
+        weights = [self.matrix(f"{prefix}.{part}", size, hidden) for part, size in parts]
+        return torch.cat(self._pair_up(weights))
 
-    def gate_up(self, prefix: str) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Fused gate and up projection [2 intermediate, hidden] and its bias."""
+    def qkv_bias(self, prefix: str) -> torch.Tensor | None:
+        """Its bias [(num_heads + 2 num_kv_heads) head_dim], None where there is none."""
+        sizes = self._qkv_sizes()
+        fused = self.bias(f"{prefix}.qkv", sum(sizes))
+        if fused is not None:
+            return torch.cat(self._pair_up(list(torch.split(fused, sizes))))
+        parts = zip("qkv", sizes, strict=True)
+        biases = [self.bias(f"{prefix}.{part}", size) for part, size in parts]
+        present = [bias for bias in biases if bias is not None]
+        return torch.cat(self._pair_up(present)) if len(present) == 3 else None
+
+    def gate_up(self, prefix: str) -> torch.Tensor:
+        """Fused gate and up projection [2 intermediate, hidden]."""
         size, hidden = self.config.intermediate_size, self.config.hidden_size
         if f"{prefix}.gate_up.weight" in self._source:
-            return self.matrix(f"{prefix}.gate_up", 2 * size, hidden), None
-        names = (f"{prefix}.gate", f"{prefix}.up")
-        biases = [self.bias(name, size) for name in names]
+            return self.matrix(f"{prefix}.gate_up", 2 * size, hidden)
+        return torch.cat([self.matrix(f"{prefix}.{part}", size, hidden) for part in _GATE_UP])
+
+    def gate_up_bias(self, prefix: str) -> torch.Tensor | None:
+        """Its bias [2 intermediate], None where there is none."""
+        size = self.config.intermediate_size
+        biases = [self.bias(f"{prefix}.{part}", size) for part in _GATE_UP]
         present = [bias for bias in biases if bias is not None]
-        weight = torch.cat([self.matrix(name, size, hidden) for name in names])
-        return weight, torch.cat(present) if len(present) == 2 else None
+        return torch.cat(present) if len(present) == 2 else None
 
     def qk_gain(self, prefix: str) -> torch.Tensor | None:
         """Gains of the query and key norms [num_heads + num_kv_heads, head_dim]."""
@@ -105,6 +109,11 @@ class Assembler:
                 gain = interleave_rows(gain, 1, config.ropes[0].rotary_dim)
             gains.append(gain.expand(count, -1))
         return torch.cat(gains)
+
+    def _qkv_sizes(self) -> list[int]:
+        config = self.config
+        counts = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+        return [count * config.head_dim for count in counts]
 
     def _pair_up(self, qkv: list[torch.Tensor]) -> list[torch.Tensor]:
         config = self.config
@@ -196,10 +205,10 @@ def _layer(assembler: Assembler, prefix: str, make_linear: MakeLinear) -> Decode
     down = assembler.matrix(f"{prefix}.down", hidden, config.intermediate_size)
     return DecoderLayer(
         attn_norm=assembler.norm(f"{prefix}.attn_norm"),
-        qkv=make_linear(*assembler.qkv(prefix)),
+        qkv=make_linear(assembler.qkv(prefix), assembler.qkv_bias(prefix)),
         o=make_linear(o, assembler.bias(f"{prefix}.o", hidden)),
         mlp_norm=assembler.norm(f"{prefix}.mlp_norm"),
-        gate_up=make_linear(*assembler.gate_up(prefix)),
+        gate_up=make_linear(assembler.gate_up(prefix), assembler.gate_up_bias(prefix)),
         down=make_linear(down, assembler.bias(f"{prefix}.down", hidden)),
         qk_gain=assembler.qk_gain(prefix),
         attn_post_norm=assembler.post_norm(f"{prefix}.attn_post_norm"),

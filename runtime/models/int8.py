@@ -22,6 +22,7 @@ from radixlang.runtime.models.linear import (
     warn_once_in_silence,
 )
 from radixlang.runtime.models.rotation import BlockHadamard, ResidualRotation
+from radixlang.runtime.models.row_store import RowStore
 from radixlang.runtime.models.weights import WeightSource
 
 # Families whose models `benchmarks/quality.py` found within KL 0.01 and top-1 0.95 of float32.
@@ -30,19 +31,22 @@ STREAM_BLOCK = 128
 HEAD_PIECE = 8192  # rows
 
 
-def build_int8_decoder(config: ModelConfig, source: WeightSource) -> Decoder:
+def build_int8_decoder(
+    config: ModelConfig, source: WeightSource, store: RowStore | None = None
+) -> Decoder:
     """Assemble a decoder with 8-bit linear layers on the CPU.
 
     In exact arithmetic it computes what the checkpoint does. Families with norms after their
     sublayers (Gemma) keep their stream and gains: such a norm's gain does not commute with a
     rotation, and their gains tame the stream's large channels. There every projection's input is
-    rotated in the loop, in blocks.
+    rotated in the loop, in blocks. What was folded and rounded goes into the store, and comes from
+    there at the next start.
 
     Raises:
         ModelFormatError: a tensor is missing or has another shape than the configuration says.
     """
     warn_once_in_silence()
-    folder = _Folder(config, source)
+    folder = _Folder(config, source, store or RowStore(None))
     (embed, head), layers = in_threads(folder.outer, folder.layer, config.num_layers)
     return Decoder(
         config, layers, embed, None, head,
@@ -53,8 +57,9 @@ def build_int8_decoder(config: ModelConfig, source: WeightSource) -> Decoder:
 class _Folder:
     """Folds norms and rotations into one model's weights."""
 
-    def __init__(self, config: ModelConfig, source: WeightSource) -> None:
+    def __init__(self, config: ModelConfig, source: WeightSource, store: RowStore) -> None:
         self._config = config
+        self._store = store
         self._source = source
         self._assembler = Assembler(config, source, torch.float32, torch.device("cpu"))
         hidden = config.hidden_size
@@ -77,14 +82,16 @@ class _Folder:
         config = self._config
         embed = self._table("embed")
         tied = config.tie_embeddings or "head.weight" not in self._source
-        head = embed if tied else self._table("head")
-        # In pieces: a large vocabulary's head in float32 would be the largest thing in memory.
-        pieces = torch.split(torch.arange(config.vocab_size), HEAD_PIECE)
-        parts = [quantize_rows(self._reads(head(piece), "norm")) for piece in pieces]
-        levels, scales = zip(*parts, strict=True)
-        rows = Int8Rows(torch.cat(levels), torch.cat(scales))
+        rows = self._store.rows("head", lambda: self._head(embed if tied else self._table("head")))
         bias = self._assembler.bias("head", config.vocab_size)
         return embed, Int8Linear(rows, bias, norm=self._norm("norm"), turn=self._stream, wide=True)
+
+    def _head(self, table: Embedding) -> Int8Rows:
+        # In pieces: a large vocabulary's head in float32 would be the largest thing in memory.
+        pieces = torch.split(torch.arange(self._config.vocab_size), HEAD_PIECE)
+        parts = [quantize_rows(self._reads(table(piece), "norm")) for piece in pieces]
+        levels, scales = zip(*parts, strict=True)
+        return Int8Rows(torch.cat(levels), torch.cat(scales))
 
     def _table(self, name: str) -> Embedding:
         """Rows of a [vocab_size, hidden_size] matrix, from the file's blocks where it has such."""
@@ -96,24 +103,14 @@ class _Folder:
 
     def layer(self, index: int) -> DecoderLayer:
         """Layer `index`, folded, rotated and packed."""
-        config, take, prefix = self._config, self._assembler, f"layers.{index}"
-        hidden = config.hidden_size
-        gate_up, gate_up_bias = take.gate_up(prefix)
-        down = take.matrix(f"{prefix}.down", hidden, config.intermediate_size)
+        take, prefix = self._assembler, f"layers.{index}"
         return DecoderLayer(
             attn_norm=None,
             qkv=self._qkv(prefix),
             o=self._o(prefix),
             mlp_norm=None,
-            gate_up=Int8Linear(
-                self._reads(gate_up, f"{prefix}.mlp_norm"),
-                gate_up_bias,
-                norm=self._norm(f"{prefix}.mlp_norm"),
-                turn=self._stream,
-            ),
-            down=Int8Linear(
-                self._writes(self._inner(down)), self._bias(f"{prefix}.down"), turn=self._inner
-            ),
+            gate_up=self._gate_up(prefix),
+            down=self._down(prefix),
             qk_gain=take.qk_gain(prefix),
             attn_post_norm=take.post_norm(f"{prefix}.attn_post_norm"),
             mlp_post_norm=take.post_norm(f"{prefix}.mlp_post_norm"),
@@ -126,26 +123,48 @@ class _Folder:
         return RmsNorm(self._config.hidden_size, self._config.norm_eps)
 
     def _qkv(self, prefix: str) -> Int8Linear:
-        weight, bias = self._assembler.qkv(prefix)
-        start, stop = self._value_rows
-        weight[start:stop] = self._heads(weight[start:stop].t().contiguous()).t()
+        fine, norm = self._value_rows, f"{prefix}.attn_norm"
+        values = slice(*fine)
+
+        def fold() -> Int8Rows:
+            weight = self._assembler.qkv(prefix)
+            weight[values] = self._heads(weight[values].t().contiguous()).t()
+            return quantize_rows(self._reads(weight, norm), fine)
+
+        bias = self._assembler.qkv_bias(prefix)
         if bias is not None:
-            bias[start:stop] = self._heads(bias[None, start:stop])[0]
-        norm = f"{prefix}.attn_norm"
-        return Int8Linear(
-            self._reads(weight, norm),
-            bias,
-            norm=self._norm(norm),
-            turn=self._stream,
-            fine_rows=self._value_rows,
-        )
+            bias[values] = self._heads(bias[None, values])[0]
+        rows = self._store.rows(f"{prefix}.qkv", fold)
+        return Int8Linear(rows, bias, norm=self._norm(norm), turn=self._stream, fine_rows=fine)
 
     def _o(self, prefix: str) -> Int8Linear:
-        config = self._config
-        weight = self._assembler.matrix(
-            f"{prefix}.o", config.hidden_size, config.num_heads * config.head_dim
-        )
-        return Int8Linear(self._writes(self._heads(weight)), self._bias(f"{prefix}.o"))
+        config, name = self._config, f"{prefix}.o"
+        width = config.num_heads * config.head_dim
+
+        def fold() -> Int8Rows:
+            weight = self._assembler.matrix(name, config.hidden_size, width)
+            return quantize_rows(self._writes(self._heads(weight)))
+
+        return Int8Linear(self._store.rows(name, fold), self._bias(name))
+
+    def _gate_up(self, prefix: str) -> Int8Linear:
+        norm = f"{prefix}.mlp_norm"
+
+        def fold() -> Int8Rows:
+            return quantize_rows(self._reads(self._assembler.gate_up(prefix), norm))
+
+        rows = self._store.rows(f"{prefix}.gate_up", fold)
+        bias = self._assembler.gate_up_bias(prefix)
+        return Int8Linear(rows, bias, norm=self._norm(norm), turn=self._stream)
+
+    def _down(self, prefix: str) -> Int8Linear:
+        config, name = self._config, f"{prefix}.down"
+
+        def fold() -> Int8Rows:
+            weight = self._assembler.matrix(name, config.hidden_size, config.intermediate_size)
+            return quantize_rows(self._writes(self._inner(weight)))
+
+        return Int8Linear(self._store.rows(name, fold), self._bias(name), turn=self._inner)
 
     def _reads(self, weight: torch.Tensor, norm: str) -> torch.Tensor:
         """A weight that reads the stream through a norm."""

@@ -98,7 +98,8 @@ class Int8Linear:
     is large enough to fill them, oneDNN's from a second packing.
 
     Args:
-        weight: [out_features, in_features] in float32, or quantised already.
+        weight: [out_features, in_features] in float32, or what `quantize_rows` made of it, with
+            the same fine rows.
         bias: [out_features] or None; stays in float32.
         norm: what the input is normalised by first. 1 / rms is a factor a row, so it only enters
             the row's scale.
@@ -122,17 +123,16 @@ class Int8Linear:
         wide: bool = False,
         fine_rows: tuple[int, int] | None = None,
     ) -> None:
-        rows, scale = quantize_rows(weight) if isinstance(weight, torch.Tensor) else weight
+        if isinstance(weight, torch.Tensor):
+            weight = quantize_rows(weight, fine_rows)
+        rows, scale = weight
         # Overloads looked up once: the packets do it at every call.
         self._fbgemm = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
         self._onednn = torch.ops.onednn.qlinear_pointwise.default
         self._levels = torch.tensor(_LEVELS)
         self._norm, self._turn = norm, turn
-        self._num_out, self._fine = rows.shape[0], fine_rows
-        if fine_rows is not None:
-            if not isinstance(weight, torch.Tensor):
-                raise TypeError("fine_rows needs the float32 weight, to hold what rounding left")
-            rows, scale = _finer(weight, Int8Rows(rows, scale), *fine_rows)
+        start, stop = fine_rows or (0, 0)
+        self._num_out, self._fine = rows.shape[0] - (stop - start), fine_rows
         self._scale = scale / _LEVELS  # and a row's own scale is then its peak
         self._zero_points = torch.zeros(rows.shape[0], dtype=torch.int32)
         self._bias = bias
@@ -179,10 +179,14 @@ def _finer(weight: torch.Tensor, rows: Int8Rows, start: int, stop: int) -> Int8R
     return Int8Rows(*(torch.cat(pair) for pair in zip(rows, more, strict=True)))
 
 
-def quantize_rows(weight: torch.Tensor) -> Int8Rows:
-    """Nearest int8 levels [rows, columns] and scale of each row [rows], symmetric."""
+def quantize_rows(weight: torch.Tensor, fine_rows: tuple[int, int] | None = None) -> Int8Rows:
+    """Nearest int8 levels [rows, columns] and scale of each row [rows], symmetric.
+
+    Behind them, for `fine_rows` (start, stop), once more what rounding left over.
+    """
     scale = weight.abs().amax(1).clamp_min(_TINY) / _LEVELS
-    return Int8Rows((weight / scale[:, None]).round_().to(torch.int8), scale)
+    rows = Int8Rows((weight / scale[:, None]).round_().to(torch.int8), scale)
+    return rows if fine_rows is None else _finer(weight, rows, *fine_rows)
 
 
 def has_amx() -> bool:

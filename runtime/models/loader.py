@@ -28,6 +28,7 @@ from radixlang.runtime.models.linear import has_amx
 from radixlang.runtime.models.locate import locate
 from radixlang.runtime.models.model import CausalModel, LoadedModel
 from radixlang.runtime.models.openmp import leaves_no_team
+from radixlang.runtime.models.row_store import RowStore
 from radixlang.runtime.models.weights import SafetensorsFiles, StateDictWeights, WeightSource
 from radixlang.runtime.tokenizer import Tokenizer, TokenizerConfig
 
@@ -93,7 +94,9 @@ class _Wanted:
     kv_dtype: str
     context_length: int | None
 
-    def build(self, config: ModelConfig, source: WeightSource, *, coarse: bool) -> LoadedParts:
+    def build(
+        self, config: ModelConfig, source: WeightSource, path: Path, *, coarse: bool
+    ) -> LoadedParts:
         """The decoder, and the quantization it got; `coarse`: its weights have few bits already."""
         can_int8 = self.device.type == "cpu" and self.dtype == "float32"
         if self.quantization == "int8" and not can_int8:
@@ -105,7 +108,7 @@ class _Wanted:
         is_int8 = self.quantization == "int8" or (auto and can_int8)
         config = self.with_kv_dtype(config, is_int8=is_int8)
         if is_int8:
-            return build_int8_decoder(config, source), "int8"
+            return build_int8_decoder(config, source, RowStore.of(path)), "int8"
         dtype = _DTYPES[self.dtype]
         return build_decoder(config, source, dtype=dtype, device=self.device), None
 
@@ -154,7 +157,7 @@ def _from_gguf(path: Path, wanted: _Wanted) -> LoadedModel:
     config = gguf_config(file, dtype=wanted.dtype, context_length=wanted.context_length)
     tokenizer = load_gguf_tokenizer(file)
     coarse = any(info.type_name not in ("F32", "F16", "BF16") for info in file.tensors.values())
-    model, quantization = wanted.build(config, GgufWeights(file), coarse=coarse)
+    model, quantization = wanted.build(config, GgufWeights(file), path, coarse=coarse)
     file.release_pages()
     return LoadedModel(model, tokenizer, model.config, quantization=quantization)
 
@@ -194,7 +197,7 @@ def _from_folder(folder: Path, wanted: _Wanted) -> LoadedModel:
     with ExitStack() as stack:
         tensors = SafetensorsFiles(folder, stack)
         weights = StateDictWeights(tensors, str(folder), post_norms=ours.post_norms)
-        model, quantization = wanted.build(ours, weights, coarse=False)
+        model, quantization = wanted.build(ours, weights, folder, coarse=False)
     return LoadedModel(model, tokenizer, model.config, sampling, quantization)
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# what the runtime may know of the language: the seam, and how a bar looks
-SEAM = {"protocol", "params", "errors", "constraints", "progress"}
+# what the runtime may know of the language: the seam, how a bar looks, where files are kept
+SEAM = {"protocol", "params", "errors", "constraints", "progress", "home"}
 HEAVY = {"torch", "triton", "transformers", "tokenizers", "llguidance", "gguf"}
 
 

@@ -161,7 +161,7 @@ def tiny(case: str) -> tuple[Any, Any, StateDictWeights]:
     return theirs.eval(), ours, source
 
 
-def unrounded_rows(weight: torch.Tensor) -> Int8Rows:
+def unrounded_rows(weight: torch.Tensor, fine_rows: Any = None) -> Int8Rows:
     return Int8Rows(weight, torch.ones(weight.shape[0]))
 
 
@@ -182,9 +182,9 @@ def test_folding_is_exact_when_nothing_is_rounded(
     monkeypatch.setattr("radixlang.runtime.models.int8.quantize_rows", unrounded_rows)
 
     def unrounded(
-        weight: Any, bias: Any = None, *, norm: Any = None, turn: Any = None, **_: Any
+        rows: Any, bias: Any = None, *, norm: Any = None, turn: Any = None, **_: Any
     ) -> Any:
-        dense = DenseLinear(weight if isinstance(weight, torch.Tensor) else weight.levels, bias)
+        dense = DenseLinear(rows.levels, bias)
         first, second = (part or (lambda x: x) for part in (norm, turn))
         return lambda x: dense(second(first(x)))
 

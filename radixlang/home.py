@@ -1,4 +1,4 @@
-"""Where the command line keeps its files: $RADIXLANG_HOME, or a folder in the user's cache."""
+"""Where files are kept between runs: $RADIXLANG_HOME, or a folder in the user's cache."""
 
 from __future__ import annotations
 

@@ -1,0 +1,120 @@
+"""8-bit weights come from the disk as they were made, and are made anew where they may not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from radixlang.runtime.models import row_store
+from radixlang.runtime.models.linear import Int8Rows, quantize_rows
+from radixlang.runtime.models.loader import load_model
+from radixlang.runtime.models.row_store import RowStore, weights_folder
+
+ROWS = quantize_rows(torch.randn(24, 16), (4, 8))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of all weights, for one test."""
+    monkeypatch.setenv("RADIXLANG_WEIGHTS", str(tmp_path / "weights"))
+    return tmp_path / "weights"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A file that stands for a model."""
+    path = tmp_path / "some.gguf"
+    path.write_bytes(b"weights")
+    return path
+
+
+def never() -> Int8Rows:
+    raise AssertionError("made anew")
+
+
+def ask(model: Path, make: Callable[[], Int8Rows] = lambda: ROWS) -> Int8Rows:
+    return RowStore.of(model).rows("layers.0.qkv", make)
+
+
+def test_rows_are_read_as_they_were_written(folder: Path, model: Path) -> None:
+    ask(model)
+    found = ask(model, never)
+    assert torch.equal(found.levels, ROWS.levels)
+    assert torch.equal(found.scale, ROWS.scale)
+
+
+def test_a_changed_model_is_made_anew_and_its_old_rows_go(folder: Path, model: Path) -> None:
+    ask(model)
+    model.write_bytes(b"other weights")
+    other = quantize_rows(torch.ones(2, 16))
+    assert torch.equal(ask(model, lambda: other).levels, other.levels)
+    assert len(list(folder.iterdir())) == 1
+    os.utime(model, ns=(0, 0))
+    assert torch.equal(ask(model).levels, ROWS.levels)
+
+
+def test_other_models_keep_their_rows(folder: Path, model: Path, tmp_path: Path) -> None:
+    second = tmp_path / "second"
+    second.mkdir()
+    (second / "model.safetensors").write_bytes(b"x")
+    ask(model)
+    ask(second)
+    ask(model, never)
+    ask(second, never)
+
+
+def test_other_code_makes_its_own(
+    folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(model)
+    monkeypatch.setattr(torch, "__version__", "another")
+    with pytest.raises(AssertionError, match="made anew"):
+        ask(model, never)
+
+
+@pytest.mark.parametrize("keep", [0, 7, 100])
+def test_a_file_cut_off_is_made_anew(folder: Path, model: Path, keep: int) -> None:
+    ask(model)
+    [file] = folder.glob("*/*.safetensors")
+    file.write_bytes(file.read_bytes()[:keep])
+    assert torch.equal(ask(model).levels, ROWS.levels)
+    ask(model, never)
+
+
+def test_nothing_is_kept_where_nothing_can_be(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RADIXLANG_WEIGHTS", "")
+    assert weights_folder() is None
+    assert ask(model) is ROWS
+    monkeypatch.setenv("RADIXLANG_WEIGHTS", str(model / "below a file"))
+    assert ask(model) is ROWS
+    monkeypatch.setenv("RADIXLANG_WEIGHTS", str(tmp_path / "full"))
+    monkeypatch.setattr(row_store, "SPARE_BYTES", 1 << 62)
+    assert ask(model) is ROWS
+    assert not list((tmp_path / "full").glob("*/*.safetensors"))
+
+
+def test_the_default_is_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RADIXLANG_WEIGHTS")
+    monkeypatch.setenv("RADIXLANG_HOME", "/kept")
+    assert weights_folder() == Path("/kept/weights")
+
+
+@pytest.mark.model
+def test_a_model_read_from_the_store_computes_the_same_bits(
+    folder: Path, forest: Callable[..., Any]
+) -> None:
+    made, read = load_model(), load_model()
+    assert len(list(folder.glob("*/*.safetensors"))) == 4 * made.config.num_layers + 1
+    ids, results = torch.arange(40) + 1000, []
+    for loaded in (made, read):
+        pool = forest(loaded.config, len(ids))
+        slots = pool.alloc(len(ids))
+        results.append(pool.logits(loaded.model, ids, pool.plan(slots[:0], [slots], [len(ids)])))
+    assert torch.equal(*results)
