@@ -37,8 +37,12 @@ class Drafter:
     def propose(self, tokens: NDArray[np.int32], num_running: int) -> NDArray[np.int32]:
         """A draft of what follows tokens [n], for a step beside `num_running` generations.
 
-        While none pays, the next token is guessed all the same, to see when they would.
+        While none pays, the next token is guessed all the same, to see when they would; but not
+        beside so many generations that none can.
         """
+        if ROW_COST * num_running >= 1.0:
+            self._guess = None
+            return NO_DRAFT
         self._compare(tokens)
         count = self._worthwhile(num_running)
         draft = lookup(tokens, max(count, 1))

@@ -9,10 +9,12 @@ is the thread's own computing, where the platform tells it, so that a busy machi
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from radixlang.runtime.switching import often
 
@@ -25,6 +27,38 @@ class _OutOfTime(BaseException):  # no `except Exception` on the way up takes it
     pass
 
 
+class _Remarks:
+    """What Python prints of an error that comes while a finaliser runs, and is dropped there."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_asking = 0
+        self._hook = self._print  # one bound method, to know it again
+        self._usual: Callable[[sys.UnraisableHookArgs], Any] = self._hook
+
+    def _print(self, remark: sys.UnraisableHookArgs) -> None:
+        if remark.exc_type is not _OutOfTime:
+            self._usual(remark)
+
+    @contextmanager
+    def unheard(self) -> Iterator[None]:
+        """None of _OutOfTime until the end of the block."""
+        with self._lock:
+            if not self._num_asking:
+                self._usual, sys.unraisablehook = sys.unraisablehook, self._hook
+            self._num_asking += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_asking -= 1
+                if not self._num_asking and sys.unraisablehook is self._hook:
+                    sys.unraisablehook = self._usual
+
+
+_remarks = _Remarks()
+
+
 def within(seconds: float, function: Callable[[], T]) -> T:
     """The function's value, computed in this thread in at most so many seconds of its own.
 
@@ -34,7 +68,7 @@ def within(seconds: float, function: Callable[[], T]) -> T:
     Raises:
         TimeoutError: it took longer.
     """
-    with often():
+    with often(), _remarks.unheard():
         bound = _Bound(seconds)
         try:
             try:
@@ -50,7 +84,7 @@ def within(seconds: float, function: Callable[[], T]) -> T:
 class _Bound:
     """Raises _OutOfTime in the thread that made it, until that thread says that it has ended.
 
-    Once is not enough: an error that comes while a finaliser runs is dropped with a remark.
+    Once is not enough: an error that comes while a finaliser runs is dropped.
     """
 
     def __init__(self, seconds: float) -> None:

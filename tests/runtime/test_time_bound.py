@@ -97,3 +97,43 @@ def test_a_traced_thread_goes_on() -> None:
     thread.start()
     thread.join(10)
     assert len(done) == 20
+
+
+class Slow:
+    """Is finalised for as long as a bound sends its error."""
+
+    def __del__(self) -> None:
+        last_s = time.thread_time() + 2 * AGAIN_S
+        while time.thread_time() < last_s:
+            pass
+
+
+def finalise_and_run_for_ever() -> None:
+    Slow()
+    for_ever()
+
+
+def test_an_error_that_a_finaliser_drops_is_not_heard_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", heard.append)
+    usual = sys.unraisablehook
+    with pytest.raises(TimeoutError):
+        within(0.01, finalise_and_run_for_ever)
+    assert not heard
+    assert sys.unraisablehook is usual
+
+
+class Broken:
+    """Fails while it is finalised."""
+
+    def __del__(self) -> None:
+        raise KeyError
+
+
+def test_other_errors_of_finalisers_are_heard_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda remark: heard.append(remark.exc_type))
+    within(5.0, Broken)
+    assert heard == [KeyError]

@@ -103,7 +103,6 @@ def test_what_ruins_backtracking_and_copying_is_harmless(spec: Any, text: str) -
 
 
 # The error may come while a finaliser of anybody runs, which drops it; it is sent again then.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_compiling_that_takes_too_long_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constraints, "MAX_GRAMMAR_S", 0.05)
     rules = "\n".join(f'r{i}: r{i + 1} r{i + 1} | "a{i}" r{i + 1}' for i in range(2000))
@@ -152,7 +151,6 @@ class _Ungrateful:
             time.sleep(0)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_bound_stops_python_in_its_thread_and_leaves_none_behind() -> None:
     def run_for_ever() -> None:
         while True:
