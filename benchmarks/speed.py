@@ -6,8 +6,8 @@
     python -m benchmarks.speed --install                       # make the peers' environments first
 
 Every peer serves the same GGUF in a process of its own, loaded once. The runs are taken in turn
-(ours, theirs, ours, …); the table shows medians of wall seconds, and theirs over ours. Greedy,
-fixed token counts, the same token ids. Text that repeats itself is easier to guess ahead, so
+(ours, theirs, theirs, ours, …); the table shows medians of wall seconds, and theirs over ours.
+Greedy, fixed token counts, the same token ids. Text that repeats itself is easier to guess ahead, so
 `--text` takes another. W6, a tree of thought, is made of GSM8K's questions and answers where
 `--questions` or the variable RADIXLANG_GSM8K names its test set (JSON lines), else of the same
 text as the rest. Peers that cannot run are listed with the reason. Quote ratios of one run:
@@ -157,7 +157,8 @@ def measure(
     for number, (name, turn) in enumerate([("W1", -1), *turns], 1):
         source = questions if questions and name == "W6" else ids
         workload = WORKLOADS[name](Text(rotated(source, number * FRESH)))
-        for worker in workers:
+        # There and back: who follows a peer of the same libraries finds them in memory.
+        for worker in workers if turn % 2 == 0 else workers[::-1]:
             bar.set_postfix_str(f"{name} {worker.key}")
             worker.run(workload)
             if turn < 0:

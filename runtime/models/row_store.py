@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -104,9 +105,10 @@ def _write(path: Path, rows: Int8Rows) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(path.parent).free < rows.levels.nbytes + SPARE_BYTES:
         return
-    unfinished = path.with_suffix(f".{os.getpid()}")
+    number, unfinished = tempfile.mkstemp(".unfinished", dir=path.parent)
+    os.close(number)
     try:
         save_file({"levels": rows.levels, "scale": rows.scale}, unfinished)
         os.replace(unfinished, path)
     finally:
-        unfinished.unlink(missing_ok=True)
+        Path(unfinished).unlink(missing_ok=True)

@@ -43,6 +43,7 @@ def ask(model: Path, make: Callable[[], Int8Rows] = lambda: ROWS) -> Int8Rows:
 
 def test_rows_are_read_as_they_were_written(folder: Path, model: Path) -> None:
     ask(model)
+    assert [file.name for file in folder.glob("*/*")] == ["layers.0.qkv.safetensors"]
     found = ask(model, never)
     assert torch.equal(found.levels, ROWS.levels)
     assert torch.equal(found.scale, ROWS.scale)
