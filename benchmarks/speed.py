@@ -7,8 +7,8 @@
 
 Every peer serves the same GGUF in a process of its own, loaded once. The runs are taken in turn
 (ours, theirs, theirs, ours, …); the table shows medians of wall seconds, and theirs over ours.
-Greedy, fixed token counts, the same token ids. Text that repeats itself is easier to guess ahead, so
-`--text` takes another. W6, a tree of thought, is made of GSM8K's questions and answers where
+Greedy, fixed token counts, the same token ids. Text that repeats itself is easier to guess ahead,
+so `--text` takes another. W6, a tree of thought, is made of GSM8K's questions and answers where
 `--questions` or the variable RADIXLANG_GSM8K names its test set (JSON lines), else of the same
 text as the rest. Peers that cannot run are listed with the reason. Quote ratios of one run:
 absolute figures drift.
