@@ -12,11 +12,11 @@ import ctypes
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 from radixlang.runtime.switching import often
+from radixlang.runtime.while_asked import Undo, WhileAsked
 
 T = TypeVar("T")
 AGAIN_S = 0.05
@@ -27,36 +27,23 @@ class _OutOfTime(BaseException):  # no `except Exception` on the way up takes it
     pass
 
 
-class _Remarks:
-    """What Python prints of an error that comes while a finaliser runs, and is dropped there."""
+def _drop_remarks() -> Undo:
+    """Python remarks on an error that comes while a finaliser runs, which it drops there."""
+    usual = sys.unraisablehook
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._num_asking = 0
-        self._hook = self._print  # one bound method, to know it again
-        self._usual: Callable[[sys.UnraisableHookArgs], Any] = self._hook
-
-    def _print(self, remark: sys.UnraisableHookArgs) -> None:
+    def hook(remark: sys.UnraisableHookArgs) -> None:
         if remark.exc_type is not _OutOfTime:
-            self._usual(remark)
+            usual(remark)
 
-    @contextmanager
-    def unheard(self) -> Iterator[None]:
-        """None of _OutOfTime until the end of the block."""
-        with self._lock:
-            if not self._num_asking:
-                self._usual, sys.unraisablehook = sys.unraisablehook, self._hook
-            self._num_asking += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._num_asking -= 1
-                if not self._num_asking and sys.unraisablehook is self._hook:
-                    sys.unraisablehook = self._usual
+    def undo() -> None:
+        if sys.unraisablehook is hook:
+            sys.unraisablehook = usual
+
+    sys.unraisablehook = hook
+    return undo
 
 
-_remarks = _Remarks()
+_unheard = WhileAsked(_drop_remarks)
 
 
 def within(seconds: float, function: Callable[[], T]) -> T:
@@ -68,7 +55,7 @@ def within(seconds: float, function: Callable[[], T]) -> T:
     Raises:
         TimeoutError: it took longer.
     """
-    with often(), _remarks.unheard():
+    with often(), _unheard():
         bound = _Bound(seconds)
         try:
             try:
