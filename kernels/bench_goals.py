@@ -48,8 +48,7 @@ def judge(rows: Sequence[Row], goals: Sequence[Goal]) -> list[Verdict]:
     verdicts = []
     for goal in goals:
         row = by_name.get(goal.shape)
-        known = row is not None and row.measured
-        reached = goal.reached(row, by_name) if row is not None and known else None
+        reached = None if row is None or not row.measured else goal.reached(row, by_name)
         verdicts.append(Verdict(goal.shape, goal.text, reached))
     return verdicts
 

@@ -64,7 +64,7 @@ class Drafter:
         probably give exceed what it costs.
         """
         rate = min(self._kept / self._tried, 0.99)
-        least = min(ROW_COST * num_running, 1.0)
+        least = ROW_COST * num_running
         if rate <= least:
             return 0
         count = min(self._most, int(math.log(least) / math.log(rate)))

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime_genai as genai
-from worker import Call, Outputs, by_level, serve
+from worker import Call, Outputs, by_level, in_batches, serve
 
 MAX_BATCH = 8
 
@@ -66,12 +67,7 @@ def main() -> None:
     precision = sys.argv[2]
     model = genai.Model(converted(sys.argv[1], precision))
 
-    def batches(prompts: list[list[int]], counts: list[int]) -> Outputs:
-        answers: Outputs = []
-        for start in range(0, len(prompts), MAX_BATCH):
-            part = slice(start, start + MAX_BATCH)
-            answers += generate(model, prompts[part], counts[part])
-        return answers
+    batches = in_batches(partial(generate, model), MAX_BATCH)
 
     def run(calls: list[Call], levels: list[list[int]]) -> Outputs:
         return by_level(calls, levels, batches)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
 import transformers
-from worker import Call, Outputs, by_level, serve
+from worker import Call, Outputs, by_level, in_batches, serve
 
 MAX_BATCH = 8  # whole prompts side by side; more only costs memory on two cores
 
@@ -39,12 +40,7 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     model = load(sys.argv[1])
 
-    def batches(prompts: list[list[int]], counts: list[int]) -> Outputs:
-        answers: Outputs = []
-        for start in range(0, len(prompts), MAX_BATCH):
-            part = slice(start, start + MAX_BATCH)
-            answers += generate(model, prompts[part], counts[part])
-        return answers
+    batches = in_batches(partial(generate, model), MAX_BATCH)
 
     def run(calls: list[Call], levels: list[list[int]]) -> Outputs:
         with torch.inference_mode():

@@ -24,6 +24,7 @@ class Call(NamedTuple):
 
 Outputs = list[list[int]]  # generated token ids by call
 Run = Callable[[list[Call], list[list[int]]], Outputs]
+Generate = Callable[[list[list[int]], list[int]], Outputs]  # (prompts, counts)
 RunJson = Callable[[list[Call], dict[str, Any]], Outputs]
 
 
@@ -76,11 +77,20 @@ def prompts(calls: list[Call], level: list[int], full: dict[int, list[int]]) -> 
     ]
 
 
-def by_level(
-    calls: list[Call],
-    levels: list[list[int]],
-    generate: Callable[[list[list[int]], list[int]], Outputs],
-) -> Outputs:
+def in_batches(generate: Generate, most: int) -> Generate:
+    """The same for any number of prompts, at most so many at once."""
+
+    def batches(prompts: list[list[int]], counts: list[int]) -> Outputs:
+        answers: Outputs = []
+        for start in range(0, len(prompts), most):
+            part = slice(start, start + most)
+            answers += generate(prompts[part], counts[part])
+        return answers
+
+    return batches
+
+
+def by_level(calls: list[Call], levels: list[list[int]], generate: Generate) -> Outputs:
     """Run level by level through generate(prompts, counts), which may batch as it likes.
 
     Calls that generate nothing only stand for a shared prefix and are not sent.

@@ -150,10 +150,10 @@ def _accepted_together(
         for item in getattr(items, "closure", items):
             if not item.is_satisfied and item.next.is_term:
                 lowered.beside.setdefault((item.rule, item.index), set()).update(names)
-        num_here = math.comb(len(names), 2)  # known before any is made
-        if num_here <= MAX_PAIRS:
+        is_small = math.comb(len(names), 2) <= MAX_PAIRS  # known before any is made
+        if is_small:
             pairs.update(map(frozenset, combinations(sorted(names), 2)))
-        if max(num_here, len(pairs)) > MAX_PAIRS:
+        if not is_small or len(pairs) > MAX_PAIRS:
             raise UnsupportedConstraintError(
                 f"the grammar has more than {MAX_PAIRS:,} pairs of terminals that may stand in one "
                 "place; split its long lists of alternatives"

@@ -58,8 +58,7 @@ class RowStore:
         found = _read(path)
         if found is None:
             found = make()
-            with contextlib.suppress(OSError):
-                _write(path, found)
+            _write(path, found)
         return found
 
 
@@ -100,15 +99,18 @@ def _read(path: Path) -> Int8Rows | None:
 
 
 def _write(path: Path, rows: Int8Rows) -> None:
+    """Keep a weight, where that can be."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if shutil.disk_usage(path.parent).free < rows.levels.nbytes + SPARE_BYTES:
-        return
-    number, unfinished = tempfile.mkstemp(".unfinished", dir=path.parent)
-    os.close(number)
-    try:
-        save_file({"levels": rows.levels, "scale": rows.scale}, unfinished)
-        os.replace(unfinished, path)
-    finally:
-        Path(unfinished).unlink(missing_ok=True)
+    with contextlib.suppress(OSError, SafetensorError):  # a full disk is the latter
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(path.parent).free < rows.levels.nbytes + SPARE_BYTES:
+            return
+        number, unfinished = tempfile.mkstemp(".unfinished", dir=path.parent)
+        os.close(number)
+        try:
+            save_file({"levels": rows.levels, "scale": rows.scale}, unfinished)
+            os.replace(unfinished, path)
+        finally:
+            Path(unfinished).unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from radixlang.runtime.models import row_store
 from radixlang.runtime.models.linear import Int8Rows, quantize_rows
@@ -99,6 +100,18 @@ def test_nothing_is_kept_where_nothing_can_be(
     monkeypatch.setattr(row_store, "SPARE_BYTES", 1 << 62)
     assert ask(model) is ROWS
     assert not list((tmp_path / "full").glob("*/*.safetensors"))
+
+
+def test_a_disk_that_fills_up_leaves_nothing(
+    folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(tensors: Any, path: str) -> None:
+        Path(path).write_bytes(b"cut")
+        raise SafetensorError("I/O error: no space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", fail)
+    assert ask(model) is ROWS
+    assert not list(folder.glob("*/*"))
 
 
 def test_the_default_is_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
