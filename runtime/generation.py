@@ -100,6 +100,11 @@ class GenerateJob(Job):
         """Tokens so far, forced ones included."""
         return len(self.tracker.token_ids)
 
+    @property
+    def num_to_write(self) -> int:
+        """All that may come, but the last, after which nothing is computed."""
+        return max(0, self.limits.max_tokens - self.num_generated - 1)
+
     def begin(self, sequence: Sequence) -> None:
         """Take the sequence of the prompt; a constraint's forced beginning joins it at once,
         unless the prompt's last token is still to be chosen."""
@@ -118,8 +123,7 @@ class GenerateJob(Job):
         """A guess at the tokens after the pending one, no longer than what may still come."""
         if self.drafter is None or self.ended is not None:
             return NO_DRAFT
-        room = self.limits.max_tokens - self.num_generated - 1
-        return self.drafter.propose(self.sequence.tokens, num_running)[: max(0, room)]
+        return self.drafter.propose(self.sequence.tokens, num_running)[: self.num_to_write]
 
     def rows(self) -> list[SamplingRow]:
         """What the sampler needs for the next token, and for those after each token of the draft;

@@ -49,6 +49,11 @@ class Job:
         """Tokens generated so far."""
         return 0
 
+    @property
+    def num_to_write(self) -> int:
+        """Most tokens that may still be generated and then read by a later one."""
+        return 0
+
     def draft(self, num_running: int) -> TokenIds:
         """A guess at the tokens after the pending one, for a step beside `num_running` others."""
         return NO_DRAFT

@@ -28,7 +28,7 @@ from radixlang.runtime.sequence import Sequence
 from radixlang.runtime.stats import Counters
 from radixlang.runtime.waiting import WaitingQueue
 
-TAIL_RESERVE = 64  # slots that a sequence takes ahead, so that what it will add is contiguous
+TAIL_RESERVE = 64  # most slots that a sequence takes ahead, so that what it adds is contiguous
 MAX_AHEAD_SHARE = 1 / 256  # of the pool: the most that is evicted before it is needed
 GROWTH_ROOM = 16  # tokens that each running sequence should be able to grow before others join
 
@@ -156,7 +156,8 @@ class Scheduler:
 
     def _make_room(self, sequence: Sequence, num_new: int, batch: dict[Sequence, int]) -> bool:
         """Reserve memory by all means; False when the sequence itself had to go."""
-        ahead = sequence.num_pending - num_new + (TAIL_RESERVE if sequence.job.samples else 0)
+        to_come = min(TAIL_RESERVE, sequence.job.num_to_write)
+        ahead = sequence.num_pending - num_new + to_come
         while True:
             try:
                 self.memory.reserve(sequence, num_new, ahead)

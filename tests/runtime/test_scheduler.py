@@ -117,6 +117,22 @@ def test_cached_prefixes_are_evicted_before_anybody_is_retracted(make_runtime: M
     assert stats.num_retracted == 0
 
 
+@pytest.mark.parametrize(("num_tokens", "num_written"), [(1, 0), (4, 3)])
+def test_no_slots_are_left_between_requests_for_tokens_that_cannot_come(
+    make_runtime: MakeRuntime, num_tokens: int, num_written: int
+) -> None:
+    runtime = make_runtime()
+    branches = [runtime.new_branch() for _ in range(8)]
+    for index, branch in enumerate(branches):
+        branch.extend(ids(index, 12))
+    tokens_of([branch.generate(greedy(num_tokens)) for branch in branches])
+    owned = runtime.core.call(runtime.core.memory.pool.owned_slots)
+    assert owned.tolist() == list(range(8 * (12 + num_written)))
+    for branch in branches:
+        branch.release()
+    assert nothing_is_held(runtime)
+
+
 # ---- leaders
 
 
