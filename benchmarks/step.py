@@ -26,7 +26,7 @@ from radixlang import Runtime, SamplingParams
 from radixlang.runtime.models.config import ModelConfig, RopeConfig
 from radixlang.runtime.models.gguf_file import GgufFile
 from radixlang.runtime.models.int8 import build_int8_decoder
-from radixlang.runtime.models.linear import has_amx
+from radixlang.runtime.models.int8_product import has_amx
 from radixlang.runtime.models.loader import load_gguf_tokenizer
 from radixlang.runtime.models.locate import find_default_model
 from radixlang.runtime.models.model import LoadedModel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from radixlang.kernels.attention import LayerKV, attend
 from radixlang.kernels.batch import TreeBatch
 from radixlang.kernels.plan import plan_attention
 from radixlang.kernels.reference import attend_reference
+from radixlang.runtime.models.compiled_ops import find_compiler
 from radixlang.runtime.models.gguf_config import gguf_config
 from radixlang.runtime.models.gguf_file import GgufFile
 from radixlang.runtime.models.locate import locate
@@ -46,6 +48,15 @@ def devices() -> Iterator[Finding]:
     if torch.version.cuda is not None:
         yield Finding("gpu", "note", "this torch is built for a GPU and sees none",
                       "check the driver with nvidia-smi, if there should be one")  # fmt: skip
+
+
+def compiler() -> Finding:
+    """Whether the small operations of 8-bit models can be compiled."""
+    found = find_compiler()
+    if found is None or sys.platform != "linux":
+        return Finding("compiler", "note", "no C++ compiler for Linux: 8-bit models decode slower",
+                       "install g++ (apt install g++), if this is Linux")  # fmt: skip
+    return Finding("compiler", "ok", f"{found}, for the small operations of 8-bit models")
 
 
 def kernels() -> Finding:

@@ -137,11 +137,12 @@ def make_tiny_model(context_length: int = 2048, seed: int = 0) -> Any:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def weights_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keeps 8-bit weights for the tests of this session alone."""
-    folder = tmp_path_factory.mktemp("weights")
+def kept_for_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keeps 8-bit weights and what was compiled for the tests of this session alone."""
+    folder = tmp_path_factory.mktemp("kept")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RADIXLANG_WEIGHTS", str(folder))
+        patch.setenv("RADIXLANG_WEIGHTS", str(folder / "weights"))
+        patch.setenv("RADIXLANG_COMPILED", str(folder / "compiled"))
         yield
     shutil.rmtree(folder, ignore_errors=True)
 

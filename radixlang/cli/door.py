@@ -66,6 +66,7 @@ def diagnose(name: str | None) -> Iterator[Any]:
     from radixlang.runtime import diagnosis
 
     yield from diagnosis.devices()
+    yield diagnosis.compiler()
     yield diagnosis.kernels()
     yield from diagnosis.model(name)
 

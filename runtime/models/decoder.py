@@ -32,15 +32,15 @@ ACTIVATIONS: dict[Activation, Function] = {
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """Weights of one layer. A norm is None where the projection after it normalises by itself.
+    """Weights of one layer.
 
     `qk_gain` is [num_heads + num_kv_heads, head_dim]: the gains of the query and key norms.
     """
 
-    attn_norm: RmsNorm | None
+    attn_norm: RmsNorm
     qkv: Linear
     o: Linear
-    mlp_norm: RmsNorm | None
+    mlp_norm: RmsNorm
     gate_up: Linear
     down: Linear
     qk_gain: torch.Tensor | None = None
@@ -75,9 +75,8 @@ class Decoder:
     Args:
         embed: token ids to rows of hidden_size.
         device: where the weights are.
-        norm: the final norm, None where the head normalises by itself.
+        norm: the final norm.
         head: hidden_size to vocab_size.
-        after_embed: what turns embedded tokens into the stream that the layers read.
     """
 
     def __init__(
@@ -85,11 +84,10 @@ class Decoder:
         config: ModelConfig,
         layers: Sequence[DecoderLayer],
         embed: Embedding,
-        norm: RmsNorm | None,
+        norm: RmsNorm,
         head: Linear,
         *,
         device: torch.device,
-        after_embed: Function | None = None,
     ) -> None:
         self.device = device
         self.config = config
@@ -97,7 +95,6 @@ class Decoder:
         self._embed = embed
         self._norm = norm
         self._head = head
-        self._after_embed = after_embed
         self._rotary = [Rotary(rope, config.head_dim, device) for rope in config.ropes]
         self._head_norm = RmsNorm(config.head_dim, config.norm_eps)
         self._activation = ACTIVATIONS[config.activation]
@@ -131,8 +128,6 @@ class Decoder:
         hidden = self._embed(input_ids)
         if config.embed_scale != 1.0:
             hidden = hidden * torch.tensor(config.embed_scale, dtype=hidden.dtype)
-        if self._after_embed is not None:
-            hidden = self._after_embed(hidden)
         turns = [rotary.at(positions) for rotary in self._rotary]
         for index, layer in enumerate(self._layers):
             turn = turns[config.layer_rope[index]]
@@ -143,9 +138,7 @@ class Decoder:
     @torch.no_grad()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [n, vocab_size] in float32 of the given rows of `forward`'s result."""
-        logits = self._head(hidden if self._norm is None else self._norm(hidden)).float()
-        cap = self.config.logit_soft_cap
-        return logits if cap is None else torch.tanh(logits / cap) * cap
+        return soft_capped(self._head(self._norm(hidden)).float(), self.config.logit_soft_cap)
 
     def _attention(
         self,
@@ -158,7 +151,7 @@ class Decoder:
     ) -> torch.Tensor:
         config = self.config
         num_turned = config.num_heads + config.num_kv_heads
-        qkv = layer.qkv(hidden if layer.attn_norm is None else layer.attn_norm(hidden))
+        qkv = layer.qkv(layer.attn_norm(hidden))
         qkv = qkv.view(-1, num_turned + config.num_kv_heads, config.head_dim)
         qk, v = qkv[:, :num_turned], qkv[:, num_turned:]
         if layer.qk_gain is not None:
@@ -181,7 +174,12 @@ class Decoder:
         return out if layer.attn_post_norm is None else layer.attn_post_norm(out)
 
     def _mlp(self, layer: DecoderLayer, hidden: torch.Tensor) -> torch.Tensor:
-        gate_up = layer.gate_up(hidden if layer.mlp_norm is None else layer.mlp_norm(hidden))
+        gate_up = layer.gate_up(layer.mlp_norm(hidden))
         gate, up = gate_up.chunk(2, dim=-1)
         out = layer.down(self._activation(gate).mul_(up))
         return out if layer.mlp_post_norm is None else layer.mlp_post_norm(out)
+
+
+def soft_capped(logits: torch.Tensor, cap: float | None) -> torch.Tensor:
+    """cap * tanh(logits / cap), the logits themselves where there is no cap."""
+    return logits if cap is None else torch.tanh(logits / cap) * cap

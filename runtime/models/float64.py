@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import MethodType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,29 +19,37 @@ from radixlang.errors import ParameterError
 from radixlang.runtime.models.adapter import TransformersModel
 from radixlang.runtime.models.decoder import Decoder
 from radixlang.runtime.models.gguf_weights import BlockEmbedding
-from radixlang.runtime.models.linear import Int8Linear
+from radixlang.runtime.models.int8_decoder import Int8Decoder
+from radixlang.runtime.models.int8_ops import plain_ops
+from radixlang.runtime.models.int8_product import Int8Product
 from radixlang.runtime.models.model import CausalModel
 from radixlang.runtime.models.rotary import Rotary
+
+AnyDecoder = TypeVar("AnyDecoder", Decoder, Int8Decoder)
 
 
 def in_float64(model: CausalModel) -> CausalModel:
     """A copy that computes in float64 on the CPU; logits still come in float32.
 
     Raises:
-        ParameterError: the model is neither a Decoder nor a TransformersModel.
+        ParameterError: the model is neither a decoder of ours nor a TransformersModel.
     """
     if isinstance(model, Decoder):
         return _decoder(model)
+    if isinstance(model, Int8Decoder):
+        coarse = _decoder(model)
+        coarse._ops = plain_ops(model._ops.shape)  # compiled ones are for float32 alone
+        return coarse
     if isinstance(model, TransformersModel):
         wide = copy.deepcopy(model._model).to("cpu", torch.float64)
         return TransformersModel(wide, replace(model.config, dtype="float64"))
     raise ParameterError(f"no float64 twin of a {type(model).__name__} is known; load the model")
 
 
-def _decoder(model: Decoder) -> Decoder:
+def _decoder(model: AnyDecoder) -> AnyDecoder:
     config = model.config
     scale = torch.tensor(config.embed_scale, dtype=getattr(torch, config.dtype))
-    twin: Decoder = _copy(model)
+    twin: AnyDecoder = _copy(model)
     twin.config = replace(config, embed_scale=float(scale), dtype="float64")
     twin.device = torch.device("cpu")
     twin._rotary = [Rotary(rope, config.head_dim, twin.device) for rope in config.ropes]
@@ -52,7 +60,7 @@ def _wide(part: Any) -> Any:
     """A part of a decoder with its tensors in float64; what has its own precision is wrapped."""
     if isinstance(part, torch.Tensor):
         return part.cpu().double() if part.is_floating_point() else part.cpu()
-    if isinstance(part, (Int8Linear, BlockEmbedding, MethodType)):
+    if isinstance(part, (Int8Product, BlockEmbedding, MethodType)):
         return _Widened(part)
     if isinstance(part, (tuple, list)) and type(part) in (tuple, list):
         return type(part)(map(_wide, part))

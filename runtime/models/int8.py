@@ -1,23 +1,19 @@
-"""A decoder in 8 bits: the stream rotated where it can be, every projection an `Int8Linear`."""
+"""Builds a decoder in 8 bits: the stream rotated where it can be, every weight in levels."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 
 from radixlang.runtime.models.build import Assembler, in_threads
 from radixlang.runtime.models.config import ModelConfig
-from radixlang.runtime.models.decoder import (
-    Decoder,
-    DecoderLayer,
-    Embedding,
-    Function,
-    TableEmbedding,
-)
-from radixlang.runtime.models.linear import (
-    Int8Linear,
+from radixlang.runtime.models.decoder import Embedding, TableEmbedding
+from radixlang.runtime.models.int8_decoder import Int8Decoder, Int8Head, Int8Layer
+from radixlang.runtime.models.int8_ops import Int8Ops, OpsShape, plain_ops
+from radixlang.runtime.models.int8_product import (
+    Int8Product,
     Int8Rows,
-    Linear,
-    RmsNorm,
     quantize_rows,
     warn_once_in_silence,
 )
@@ -29,16 +25,20 @@ from radixlang.runtime.models.weights import WeightSource
 MEASURED_FAMILIES = frozenset({"llama", "gemma3_text"})
 STREAM_BLOCK = 128
 HEAD_PIECE = 8192  # rows
+Biases = tuple[torch.Tensor | None, torch.Tensor | None]
 
 
 def build_int8_decoder(
-    config: ModelConfig, source: WeightSource, store: RowStore | None = None
-) -> Decoder:
-    """Assemble a decoder with 8-bit linear layers on the CPU.
+    config: ModelConfig,
+    source: WeightSource,
+    store: RowStore | None = None,
+    make_ops: Callable[[OpsShape], Int8Ops] = plain_ops,
+) -> Int8Decoder:
+    """Assemble a decoder with 8-bit weights on the CPU.
 
     In exact arithmetic it computes what the checkpoint does. Families with norms after their
     sublayers (Gemma) keep their stream and gains: such a norm's gain does not commute with a
-    rotation, and their gains tame the stream's large channels. There every projection's input is
+    rotation, and their gains tame the stream's large channels. There every product's input is
     rotated in the loop, in blocks. What was folded and rounded goes into the store, and comes from
     there at the next start.
 
@@ -48,10 +48,8 @@ def build_int8_decoder(
     warn_once_in_silence()
     folder = _Folder(config, source, store or RowStore(None))
     (embed, head), layers = in_threads(folder.outer, folder.layer, config.num_layers)
-    return Decoder(
-        config, layers, embed, None, head,
-        device=torch.device("cpu"), after_embed=folder.after_embed,
-    )  # fmt: skip
+    ops = make_ops(folder.shape(layers[0]))
+    return Int8Decoder(config, layers, embed, head, ops, after_embed=folder.after_embed)
 
 
 class _Folder:
@@ -73,21 +71,42 @@ class _Folder:
         self._value_rows = (first, first + config.num_kv_heads * config.head_dim)
 
     @property
-    def after_embed(self) -> Function | None:
+    def after_embed(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
         """Embedded tokens are rotated when looked up: cheaper than rotating the whole table."""
         return None if self._residual is None else self._residual.columns
 
-    def outer(self) -> tuple[Embedding, Linear]:
+    def shape(self, layer: Int8Layer) -> OpsShape:
+        """What the ops of the model hang on, a layer being like another."""
+        config = self._config
+        return OpsShape(
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            activation=config.activation,
+            norm_eps=config.norm_eps,
+            stream_block=1 if self._stream is None else self._stream.size,
+            inner_block=self._inner.size,
+            has_gains=layer.attn_gain is not None,
+            has_post_norms=layer.attn_post_gain is not None,
+            has_qk_gain=layer.qk_gain is not None,
+            has_qkv_bias=layer.qkv_bias is not None,
+            has_write_biases=layer.o_bias is not None,
+            has_gate_up_bias=layer.gate_up_bias is not None,
+        )
+
+    def outer(self) -> tuple[Embedding, Int8Head]:
         """The embedding, and the head that reads the stream."""
         config = self._config
         embed = self._table("embed")
         tied = config.tie_embeddings or "head.weight" not in self._source
         rows = self._store.rows("head", lambda: self._head(embed if tied else self._table("head")))
         bias = self._assembler.bias("head", config.vocab_size)
-        return embed, Int8Linear(rows, bias, norm=self._norm("norm"), turn=self._stream, wide=True)
+        return embed, Int8Head(Int8Product(rows, wide=True), self._gain("norm"), bias)
 
     def _head(self, table: Embedding) -> Int8Rows:
-        # In pieces: a large vocabulary's head in float32 would be the largest thing in memory.
+        # In ops: a large vocabulary's head in float32 would be the largest thing in memory.
         pieces = torch.split(torch.arange(self._config.vocab_size), HEAD_PIECE)
         parts = [quantize_rows(self._reads(table(piece), "norm")) for piece in pieces]
         levels, scales = zip(*parts, strict=True)
@@ -101,28 +120,37 @@ class _Folder:
         config = self._config
         return TableEmbedding(self._assembler.matrix(name, config.vocab_size, config.hidden_size))
 
-    def layer(self, index: int) -> DecoderLayer:
+    def layer(self, index: int) -> Int8Layer:
         """Layer `index`, folded, rotated and packed."""
         take, prefix = self._assembler, f"layers.{index}"
-        return DecoderLayer(
-            attn_norm=None,
+        o_bias, down_bias = self._write_biases(prefix)
+        return Int8Layer(
             qkv=self._qkv(prefix),
             o=self._o(prefix),
-            mlp_norm=None,
             gate_up=self._gate_up(prefix),
             down=self._down(prefix),
+            attn_gain=self._gain(f"{prefix}.attn_norm"),
+            qkv_bias=self._qkv_bias(prefix),
             qk_gain=take.qk_gain(prefix),
-            attn_post_norm=take.post_norm(f"{prefix}.attn_post_norm"),
-            mlp_post_norm=take.post_norm(f"{prefix}.mlp_post_norm"),
+            o_bias=o_bias,
+            attn_post_gain=self._post_gain(f"{prefix}.attn_post_norm"),
+            mlp_gain=self._gain(f"{prefix}.mlp_norm"),
+            gate_up_bias=take.gate_up_bias(prefix),
+            down_bias=down_bias,
+            mlp_post_gain=self._post_gain(f"{prefix}.mlp_post_norm"),
         )
 
-    def _norm(self, name: str) -> RmsNorm:
-        """The norm before a projection; its gain is in the weight where the stream is rotated."""
-        if self._residual is None:
-            return self._assembler.norm(name)
-        return RmsNorm(self._config.hidden_size, self._config.norm_eps)
+    def _gain(self, name: str) -> torch.Tensor | None:
+        """Of a norm of the stream; it is in the weight behind it where the stream is rotated."""
+        if self._residual is not None:
+            return None
+        return self._assembler.gain(name, self._config.hidden_size)
 
-    def _qkv(self, prefix: str) -> Int8Linear:
+    def _post_gain(self, name: str) -> torch.Tensor | None:
+        config = self._config
+        return self._assembler.gain(name, config.hidden_size) if config.post_norms else None
+
+    def _qkv(self, prefix: str) -> Int8Product:
         fine, norm = self._value_rows, f"{prefix}.attn_norm"
         values = slice(*fine)
 
@@ -131,13 +159,15 @@ class _Folder:
             weight[values] = self._heads(weight[values].t().contiguous()).t()
             return quantize_rows(self._reads(weight, norm), fine)
 
-        bias = self._assembler.qkv_bias(prefix)
+        return Int8Product(self._store.rows(f"{prefix}.qkv", fold))
+
+    def _qkv_bias(self, prefix: str) -> torch.Tensor | None:
+        bias, values = self._assembler.qkv_bias(prefix), slice(*self._value_rows)
         if bias is not None:
             bias[values] = self._heads(bias[None, values])[0]
-        rows = self._store.rows(f"{prefix}.qkv", fold)
-        return Int8Linear(rows, bias, norm=self._norm(norm), turn=self._stream, fine_rows=fine)
+        return bias
 
-    def _o(self, prefix: str) -> Int8Linear:
+    def _o(self, prefix: str) -> Int8Product:
         config, name = self._config, f"{prefix}.o"
         width = config.num_heads * config.head_dim
 
@@ -145,26 +175,24 @@ class _Folder:
             weight = self._assembler.matrix(name, config.hidden_size, width)
             return quantize_rows(self._writes(self._heads(weight)))
 
-        return Int8Linear(self._store.rows(name, fold), self._bias(name))
+        return Int8Product(self._store.rows(name, fold))
 
-    def _gate_up(self, prefix: str) -> Int8Linear:
+    def _gate_up(self, prefix: str) -> Int8Product:
         norm = f"{prefix}.mlp_norm"
 
         def fold() -> Int8Rows:
             return quantize_rows(self._reads(self._assembler.gate_up(prefix), norm))
 
-        rows = self._store.rows(f"{prefix}.gate_up", fold)
-        bias = self._assembler.gate_up_bias(prefix)
-        return Int8Linear(rows, bias, norm=self._norm(norm), turn=self._stream)
+        return Int8Product(self._store.rows(f"{prefix}.gate_up", fold))
 
-    def _down(self, prefix: str) -> Int8Linear:
+    def _down(self, prefix: str) -> Int8Product:
         config, name = self._config, f"{prefix}.down"
 
         def fold() -> Int8Rows:
             weight = self._assembler.matrix(name, config.hidden_size, config.intermediate_size)
             return quantize_rows(self._writes(self._inner(weight)))
 
-        return Int8Linear(self._store.rows(name, fold), self._bias(name), turn=self._inner)
+        return Int8Product(self._store.rows(name, fold))
 
     def _reads(self, weight: torch.Tensor, norm: str) -> torch.Tensor:
         """A weight that reads the stream through a norm."""
@@ -177,8 +205,13 @@ class _Folder:
         """A weight that adds to the stream."""
         return weight if self._residual is None else self._residual.rows(weight)
 
-    def _bias(self, name: str) -> torch.Tensor | None:
-        bias = self._assembler.bias(name, self._config.hidden_size)
-        if bias is None or self._residual is None:
-            return bias
-        return self._residual.columns(bias[None])[0]
+    def _write_biases(self, prefix: str) -> Biases:
+        """Of what adds to the stream: both are there or none, as one op serves both."""
+        hidden = self._config.hidden_size
+        found = [self._assembler.bias(f"{prefix}.{name}", hidden) for name in ("o", "down")]
+        if all(bias is None for bias in found):
+            return None, None
+        o, down = (torch.zeros(hidden) if bias is None else bias for bias in found)
+        if self._residual is None:
+            return o, down
+        return self._residual.columns(o[None])[0], self._residual.columns(down[None])[0]

@@ -13,6 +13,7 @@ import torch
 from radixlang.errors import ModelFormatError, ParameterError
 from radixlang.runtime.models.allocator import large_blocks_apart
 from radixlang.runtime.models.build import build_decoder
+from radixlang.runtime.models.compiled_ops import compiled_ops
 from radixlang.runtime.models.config import (
     LEAN_FAMILIES,
     ModelConfig,
@@ -24,7 +25,7 @@ from radixlang.runtime.models.gguf_file import GgufFile
 from radixlang.runtime.models.gguf_tokenizer import gguf_tokenizer
 from radixlang.runtime.models.gguf_weights import GgufWeights
 from radixlang.runtime.models.int8 import MEASURED_FAMILIES, build_int8_decoder
-from radixlang.runtime.models.linear import has_amx
+from radixlang.runtime.models.int8_product import has_amx
 from radixlang.runtime.models.locate import locate
 from radixlang.runtime.models.model import CausalModel, LoadedModel
 from radixlang.runtime.models.openmp import leaves_no_team
@@ -108,7 +109,7 @@ class _Wanted:
         is_int8 = self.quantization == "int8" or (auto and can_int8)
         config = self.with_kv_dtype(config, is_int8=is_int8)
         if is_int8:
-            return build_int8_decoder(config, source, RowStore.of(path)), "int8"
+            return build_int8_decoder(config, source, RowStore.of(path), compiled_ops), "int8"
         dtype = _DTYPES[self.dtype]
         return build_decoder(config, source, dtype=dtype, device=self.device), None
 

@@ -7,17 +7,17 @@ and on this package's code alone.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
 from radixlang.home import home
-from radixlang.runtime.models.linear import Int8Rows
+from radixlang.runtime.models.digest import digest
+from radixlang.runtime.models.int8_product import Int8Rows
 
 SPARE_BYTES = 1 << 30  # left free on the disk
 
@@ -43,8 +43,8 @@ class RowStore:
         root = weights_folder()
         if root is None:
             return cls(None)
-        name = _digest([str(model.resolve())])
-        folder = root / f"{name}-{_digest(_made_from(model))}"
+        name = digest([str(model.resolve())])
+        folder = root / f"{name}-{digest(_made_from(model))}"
         for old in root.glob(f"{name}-*"):
             if old != folder:
                 shutil.rmtree(old, ignore_errors=True)
@@ -79,13 +79,6 @@ def _made_from(model: Path) -> Iterator[str]:
             yield f"{file.name} {status.st_size} {status.st_mtime_ns}"
     for source in sorted(Path(__file__).parent.glob("*.py")):
         yield source.read_text("utf-8")
-
-
-def _digest(texts: Iterable[str]) -> str:
-    digest = hashlib.blake2b(digest_size=10)
-    for text in texts:
-        digest.update(f"{len(text)} {text}".encode())
-    return digest.hexdigest()
 
 
 def _read(path: Path) -> Int8Rows | None:

@@ -10,18 +10,17 @@ import torch
 import transformers
 
 from radixlang.errors import ParameterError
-from radixlang.runtime.models import linear as linear_module
+from radixlang.runtime.models import int8_product
 from radixlang.runtime.models.config import from_transformers
 from radixlang.runtime.models.int8 import build_int8_decoder
-from radixlang.runtime.models.linear import (
-    DenseLinear,
-    Int8Linear,
+from radixlang.runtime.models.int8_ops import in_blocks, quantize
+from radixlang.runtime.models.int8_product import (
+    Int8Product,
     Int8Rows,
-    RmsNorm,
-    TransposedLinear,
     quantize_rows,
     warn_once_in_silence,
 )
+from radixlang.runtime.models.linear import DenseLinear, TransposedLinear
 from radixlang.runtime.models.loader import load_model
 from radixlang.runtime.models.rotation import (
     BlockHadamard,
@@ -32,6 +31,7 @@ from radixlang.runtime.models.rotation import (
 from radixlang.runtime.models.weights import StateDictWeights
 
 SHAPES = [(96, 64), (48, 200), (330, 576)]
+SLICES = [(0, 1), (5, 6), (9, 10), (4, 7), (0, 17), (3, 50), (10, 58), (149, 150)]
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def silence() -> None:
 def cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """This machine's kernels, and those of a CPU without AMX."""
     if request.param == "no-amx":
-        monkeypatch.setattr(linear_module, "has_amx", lambda: False)
+        monkeypatch.setattr(int8_product, "has_amx", lambda: False)
     return str(request.param)
 
 
@@ -57,53 +57,62 @@ def batch(num_columns: int) -> torch.Tensor:
     return x
 
 
+def multiplied(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """x Wᵀ in 8 bits."""
+    levels, scale = quantize(x)
+    product: torch.Tensor = Int8Product(quantize_rows(weight))(levels) * scale
+    return product
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=["96x64", "48x200", "330x576"])
-@pytest.mark.parametrize("options", [{}, {"wide": True}, {"fine_rows": (8, 40)}], ids=str)
+@pytest.mark.parametrize("wide", [False, True], ids=["both", "wide"])
 def test_a_row_has_the_same_bits_alone_and_in_any_batch(
-    shape: tuple[int, int], options: dict[str, Any], cpu: str
+    shape: tuple[int, int], wide: bool, cpu: str
 ) -> None:
-    x = batch(shape[1])
-    layer = Int8Linear(torch.randn(shape), torch.randn(shape[0]), **options)
-    whole = layer(x)
-    for start, stop in [(0, 1), (5, 6), (9, 10), (4, 7), (0, 17), (3, 50), (10, 58), (149, 150)]:
-        assert torch.equal(layer(x[start:stop]), whole[start:stop])
+    levels, _ = quantize(batch(shape[1]))
+    product = Int8Product(quantize_rows(torch.randn(shape)), wide=wide)
+    whole = product(levels)
+    for start, stop in SLICES:
+        assert torch.equal(product(levels[start:stop]), whole[start:stop])
     shuffled = torch.randperm(150)
-    assert torch.equal(layer(x[shuffled]), whole[shuffled])
+    assert torch.equal(product(levels[shuffled]), whole[shuffled])
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["96x64", "48x200", "330x576"])
 def test_sums_are_those_of_integers(shape: tuple[int, int], cpu: str) -> None:
     x, weight = batch(shape[1]), torch.randn(shape)
     rows, scale = quantize_rows(weight)
-    peak = x.abs().amax(-1, keepdim=True).clamp_min(1e-30)
-    levels = (x * (127 / peak)).round().double()
-    exact = (levels @ rows.double().t()) * scale.double() * (peak.double() / 127)
-    torch.testing.assert_close(Int8Linear(weight)(x).double(), exact, atol=1e-5, rtol=2e-6)
+    levels, peak = quantize(x)
+    exact = (levels.double() @ rows.double().t()) * scale.double() * (peak.double() / 127)
+    torch.testing.assert_close(multiplied(weight, x).double(), exact, atol=1e-5, rtol=2e-6)
 
 
-@pytest.mark.parametrize("gain", [None, torch.linspace(0.5, 2, 64)], ids=["folded", "kept"])
-def test_norm_before_the_product(gain: torch.Tensor | None, cpu: str) -> None:
-    x, weight, norm = batch(64), torch.randn(32, 64), RmsNorm(64, 1e-5, gain)
-    inside = Int8Linear(weight, norm=norm, turn=BlockHadamard(64))(x)
-    before = Int8Linear(weight, turn=BlockHadamard(64))(norm(x))
-    torch.testing.assert_close(inside, before, atol=0.15, rtol=0)  # half a level of 127
-    assert (inside - before).abs().mean() < 1e-3
-    assert torch.equal(Int8Linear(weight, norm=norm)(x)[4:6], Int8Linear(weight, norm=norm)(x[4:6]))
+def test_levels_are_the_nearest_and_a_row_of_zeros_stays_so() -> None:
+    x = batch(64)
+    levels, peak = quantize(x)
+    assert levels.dtype == torch.int8
+    assert int(levels.abs().max()) == 127
+    assert ((levels * peak / 127 - x).abs() <= peak / 254 * 1.0001).all()
+    assert not levels[9].any()
+    assert torch.isfinite(peak).all()
 
 
 def test_error_is_that_of_eight_bits_and_fine_rows_have_less(cpu: str) -> None:
     x, weight = torch.randn(40, 256), torch.randn(64, 256)
     exact = x @ weight.t()
-    coarse = (Int8Linear(weight)(x) - exact).norm(dim=0) / exact.norm(dim=0)
-    fine = (Int8Linear(weight, fine_rows=(16, 48))(x) - exact).norm(dim=0) / exact.norm(dim=0)
+    coarse = (multiplied(weight, x) - exact).norm(dim=0) / exact.norm(dim=0)
+    levels, scale = quantize(x)
+    out = Int8Product(quantize_rows(weight, (16, 48)))(levels) * scale
+    out[:, 16:48] += out[:, 64:]
+    fine = (out[:, :64] - exact).norm(dim=0) / exact.norm(dim=0)
     assert coarse.max() < 0.02
     assert fine[16:48].mean() < 0.8 * coarse[16:48].mean()
     torch.testing.assert_close(fine[:16], coarse[:16])
 
 
 def test_counts_every_packing(cpu: str) -> None:
-    layer = Int8Linear(torch.randn(64, 128), wide=True)
-    assert layer.num_bytes == 64 * 128 + 2 * 64 * 4
+    product = Int8Product(quantize_rows(torch.randn(64, 128)), wide=True)
+    assert product.num_bytes == 64 * 128 + 2 * 64 * 4
 
 
 @pytest.mark.parametrize("kind", [DenseLinear, TransposedLinear])
@@ -161,8 +170,11 @@ def tiny(case: str) -> tuple[Any, Any, StateDictWeights]:
     return theirs.eval(), ours, source
 
 
-def unrounded_rows(weight: torch.Tensor, fine_rows: Any = None) -> Int8Rows:
-    return Int8Rows(weight, torch.ones(weight.shape[0]))
+def unrounded_rows(weight: torch.Tensor, fine_rows: tuple[int, int] | None = None) -> Int8Rows:
+    """All of a weight in the first rows, and nothing in the finer ones behind them."""
+    num_fine = 0 if fine_rows is None else fine_rows[1] - fine_rows[0]
+    finer = weight.new_zeros(num_fine, weight.shape[1])
+    return Int8Rows(torch.cat((weight, finer)), torch.ones(len(weight) + num_fine))
 
 
 def logits_of(case: str, forest: Callable[..., Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -179,16 +191,15 @@ def logits_of(case: str, forest: Callable[..., Any]) -> tuple[torch.Tensor, torc
 def test_folding_is_exact_when_nothing_is_rounded(
     case: str, forest: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def unrounded(x: torch.Tensor, factor: torch.Tensor | None = None) -> Any:
+        return x, torch.ones(len(x), 1) if factor is None else factor
+
+    def dense(rows: Int8Rows, **_: Any) -> Any:
+        return DenseLinear(rows.levels)
+
     monkeypatch.setattr("radixlang.runtime.models.int8.quantize_rows", unrounded_rows)
-
-    def unrounded(
-        rows: Any, bias: Any = None, *, norm: Any = None, turn: Any = None, **_: Any
-    ) -> Any:
-        dense = DenseLinear(rows.levels, bias)
-        first, second = (part or (lambda x: x) for part in (norm, turn))
-        return lambda x: dense(second(first(x)))
-
-    monkeypatch.setattr("radixlang.runtime.models.int8.Int8Linear", unrounded)
+    monkeypatch.setattr("radixlang.runtime.models.int8_ops.quantize", unrounded)
+    monkeypatch.setattr("radixlang.runtime.models.int8.Int8Product", dense)
     found, expected = logits_of(case, forest)
     torch.testing.assert_close(found, expected, atol=5e-4, rtol=5e-4)
 
@@ -236,11 +247,11 @@ def test_smollm2_is_served_in_int8_by_default_and_stays_close(
 
 
 @pytest.mark.parametrize("width", [1536, 640])
-def test_rotating_in_the_loop_keeps_a_rows_bits(width: int, cpu: str) -> None:
-    x = torch.randn(300, width)
-    layer = Int8Linear(torch.randn(64, width), turn=BlockHadamard(width, 128))
+def test_rotating_in_the_loop_keeps_a_rows_bits(width: int) -> None:
+    x, matrix = torch.randn(300, width), hadamard(block_size(width, 128))
     rotation = ResidualRotation(width)
-    whole, turned = layer(x), rotation.columns(x)
+    whole, turned = in_blocks(x, matrix), rotation.columns(x)
+    torch.testing.assert_close(whole, BlockHadamard(width, 128)(x), atol=1e-5, rtol=1e-5)
     for start, stop in [(0, 1), (5, 6), (3, 5), (0, 7), (2, 35), (10, 138)]:
-        assert torch.equal(layer(x[start:stop]), whole[start:stop])
+        assert torch.equal(in_blocks(x[start:stop], matrix), whole[start:stop])
         assert torch.equal(rotation.columns(x[start:stop]), turned[start:stop])

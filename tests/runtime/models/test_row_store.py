@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 
 from radixlang.runtime.models import row_store
-from radixlang.runtime.models.linear import Int8Rows, quantize_rows
+from radixlang.runtime.models.int8_product import Int8Rows, quantize_rows
 from radixlang.runtime.models.loader import load_model
 from radixlang.runtime.models.row_store import RowStore, weights_folder
 
