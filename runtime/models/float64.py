@@ -38,7 +38,7 @@ def in_float64(model: CausalModel) -> CausalModel:
         return _decoder(model)
     if isinstance(model, Int8Decoder):
         coarse = _decoder(model)
-        coarse._ops = plain_ops(model._ops.shape)  # compiled ones are for float32 alone
+        coarse._ops = plain_ops(replace(model._ops.shape, kv_dtype="float64"))
         return coarse
     if isinstance(model, TransformersModel):
         wide = copy.deepcopy(model._model).to("cpu", torch.float64)

@@ -86,6 +86,7 @@ class _Folder:
             intermediate_size=config.intermediate_size,
             activation=config.activation,
             norm_eps=config.norm_eps,
+            kv_dtype=config.kv_dtype,
             stream_block=1 if self._stream is None else self._stream.size,
             inner_block=self._inner.size,
             has_gains=layer.attn_gain is not None,

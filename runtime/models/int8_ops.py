@@ -44,6 +44,7 @@ class OpsShape:
     intermediate_size: int
     activation: Activation
     norm_eps: float
+    kv_dtype: str
     stream_block: int
     inner_block: int
     has_gains: bool = False
@@ -62,7 +63,7 @@ class Int8Ops:
         read: stream [n, hidden], norm's gain or None; to the levels of the normalised stream.
         heads: product of the qkv weight (values' rows once more behind it, finer), scales, turns
             [n, 1, head_dim / 2, 2], bias or None, gain of the query and key norms or None; to
-            q, k and v, each [n, heads, head_dim], q and k turned.
+            q, k and v, each [n, heads, head_dim], q and k turned, k and v in the cache's dtype.
         attended: attention's output [n, num_heads, head_dim]; to its levels.
         add_read: stream, product of what is added, its scales, its bias or None, the gain of a
             norm after it or None, the gain of the next norm or None; to the stream with it, and
@@ -134,8 +135,13 @@ def split_heads(
     if gain is not None:
         qk = F.rms_norm(qk, (shape.head_dim,), None, shape.norm_eps) * gain
     qk = turn(qk, turns)
-    q, k = qk[:, : shape.num_heads], qk[:, shape.num_heads :]
-    return q, k, v.view(v.shape[0], -1, shape.head_dim)
+    q, k, v = (
+        qk[:, : shape.num_heads],
+        qk[:, shape.num_heads :],
+        v.view(v.shape[0], -1, shape.head_dim),
+    )
+    kv_dtype = getattr(torch, shape.kv_dtype)
+    return q, k.to(kv_dtype), v.to(kv_dtype)
 
 
 def add_and_read(
