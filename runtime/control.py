@@ -60,6 +60,7 @@ def reset_counters(core: EngineCore) -> None:
 def flush(core: EngineCore) -> int:
     """Drop all that no lease holds; returns the number of tokens."""
     core.memory.ends.clear()
+    core.upkeep.wake()
     return core.memory.tree.clear()
 
 

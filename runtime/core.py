@@ -76,6 +76,7 @@ class EngineCore:
             memory.cold,
             lambda: self.watch.audit(),
             lambda: memory.tree.num_cached_tokens,
+            memory.give_back,
         )
         self.scheduler = Scheduler(
             memory,

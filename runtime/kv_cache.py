@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -42,6 +44,7 @@ class KVCache:
         self.dtype = dtype
         self.device = torch.device(device)
         self.num_cold_slots = num_cold_slots
+        self._pages: list[mmap.mmap] = []  # behind the exact planes, where the system maps them
         self._layers = [self._new_layer() for _ in range(num_layers)]
 
     def __getitem__(self, layer: int) -> LayerKV:
@@ -123,14 +126,28 @@ class KVCache:
             layer.k[index] = float("nan")
             layer.v[index] = float("nan")
 
+    def give_back(self, runs: Iterable[tuple[int, int]]) -> None:
+        """Slots [start, stop) are zeros again, whose whole pages cost no memory until written."""
+        if not hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+            return
+        size, page = self.num_kv_heads * self.head_dim * self.dtype.itemsize, mmap.PAGESIZE
+        inside = [(-(-start * size // page) * page, stop * size // page * page)
+                  for start, stop in runs]  # fmt: skip
+        with contextlib.suppress(OSError):  # memory that is locked stays
+            for pages in self._pages:
+                for begin, end in inside:
+                    if begin < end:
+                        pages.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
     def _new_layer(self) -> LayerKV:
         shape = (self.num_slots, self.num_kv_heads, self.head_dim)
-        k, v = (lazy_zeros(shape, self.dtype, self.device) for _ in range(2))
+        (k, k_pages), (v, v_pages) = (lazy_zeros(shape, self.dtype, self.device) for _ in range(2))
+        self._pages += [pages for pages in (k_pages, v_pages) if pages is not None]
         if not self.num_cold_slots:
             return LayerKV(k, v)
         cold = (self.num_cold_slots, self.num_kv_heads, self.head_dim)
-        planes = (lazy_zeros(cold, torch.int8, self.device) for _ in range(2))
-        scales = (lazy_zeros(cold[:2], torch.float32, self.device) for _ in range(2))
+        planes = (lazy_zeros(cold, torch.int8, self.device)[0] for _ in range(2))
+        scales = (lazy_zeros(cold[:2], torch.float32, self.device)[0] for _ in range(2))
         return LayerKV(k, v, *planes, *scales)
 
     def _index(self, slots: Slots) -> Tensor:
@@ -144,18 +161,22 @@ def quantize_tokens(values: Tensor) -> tuple[Tensor, Tensor]:
     return steps.round().to(torch.int8), scales
 
 
-def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros that cost no memory until they are written.
+def lazy_zeros(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, mmap.mmap | None]:
+    """Zeros that cost no memory until they are written, and what maps them, if that can be told.
 
     torch.zeros writes them at once on a CPU: 4 GB of cache took 5 s and 4 GB. The system has pages
     that are zero already, which it backs when they are first touched. np.zeros takes those too,
     but in huge pages: up to 2 MB a tensor beyond what is written, for no speed (100 MB of SmolLM2).
     """
     if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
+        return torch.zeros(shape, dtype=dtype, device=device), None
     num_bytes = math.prod(shape) * dtype.itemsize
+    pages = None
     if hasattr(mmap, "MAP_PRIVATE"):
-        zeros = np.frombuffer(mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE), np.uint8)
+        pages = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE)
+        zeros = np.frombuffer(pages, np.uint8)
     else:
         zeros = np.zeros(num_bytes, np.uint8)
-    return torch.from_numpy(zeros).view(dtype).view(shape)
+    return torch.from_numpy(zeros).view(dtype).view(shape), pages

@@ -14,6 +14,7 @@ from torch import Tensor
 from radixlang.runtime.cold import ColdTier
 from radixlang.runtime.events import Events
 from radixlang.runtime.kv_cache import KVCache
+from radixlang.runtime.models.allocator import give_back
 from radixlang.runtime.pool import NO_SLOTS, PagePool
 from radixlang.runtime.radix import RadixNode, RadixTree
 from radixlang.runtime.radix_node import as_edge, first_token, walk
@@ -176,6 +177,14 @@ class Memory:
         if self.cold is not None and (num_freed := self.cold.make_room(num_pages)):
             return num_freed
         return self.tree.evict(num_pages)
+
+    def give_back(self) -> None:
+        """Return to the system what is free: keys and values of free pages, and the heaps' rest.
+
+        Between steps only, on the thread that runs them.
+        """
+        self.cache.give_back(self.pool.free_runs())
+        give_back()
 
     def held_bytes(self, sequences: Iterable[Sequence]) -> int:
         """Bytes of the pages in use, slots reserved ahead left out."""

@@ -181,6 +181,11 @@ class PagePool:
         """All slots that are not free, in order."""
         return np.flatnonzero(self._state).astype(np.int32)
 
+    def free_runs(self) -> list[tuple[int, int]]:
+        """Slots [start, stop) of all free pages, in order."""
+        size = self.page_size
+        return [(start * size, stop * size) for start, stop in self._free.runs()]
+
     def free_pages(self) -> Slots:
         """All free pages, in order."""
         return slots_of(self._free.runs())

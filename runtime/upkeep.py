@@ -1,7 +1,8 @@
-"""What the engine does beside its requests: compaction, cold nodes, and an audit when at rest.
+"""What the engine does beside its requests: compaction, cold nodes, and when at rest an audit.
 
 Between steps only what is due and short runs; the rest waits until the engine has had nothing to
-do for a second. An idle engine sleeps: it wakes once for this, and again only for cold nodes.
+do for a second. Then memory that is free goes back to the system, too. An idle engine sleeps: it
+wakes once for this, and again only for cold nodes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Upkeep:
         cold: the 8-bit tier, where there is one.
         audit: finds violated invariants.
         num_tokens: tokens in the cache now.
+        give_back: returns free memory to the system.
     """
 
     def __init__(
@@ -35,19 +37,25 @@ class Upkeep:
         cold: ColdTier | None,
         audit: Callable[[], list[Violation]],
         num_tokens: Callable[[], int],
+        give_back: Callable[[], None],
     ) -> None:
         self.compactor = compactor
         self.cold = cold
         self.violations: list[Violation] = []
         self._audit = audit
         self._num_tokens = num_tokens
+        self._give_back = give_back
         self._is_rested = True
 
     def after_step(self) -> None:
         """Called between two steps."""
-        self._is_rested = False
+        self.wake()
         if self.compactor is not None and self.compactor.is_overdue():
             self.compactor.compact()
+
+    def wake(self) -> None:
+        """Something was done: when nothing follows, the engine is to rest once more."""
+        self._is_rested = False
 
     def wait_s(self) -> float | None:
         """How long an idle engine may sleep before it should call `at_rest`; None: for good."""
@@ -71,3 +79,4 @@ class Upkeep:
             for violation in found:
                 log.error("the cache broke %s", violation)
             self.violations += found
+        self._give_back()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 import time
 from collections.abc import Callable
@@ -202,14 +203,37 @@ def test_engine_at_rest_audits_once_and_then_sleeps() -> None:
         calls.append(1)
         return [broken]
 
-    upkeep = Upkeep(None, None, audit, lambda: 10)
+    upkeep = Upkeep(None, None, audit, lambda: 10, lambda: calls.append(2))
     assert upkeep.wait_s() is None
     upkeep.after_step()
     assert upkeep.wait_s() is not None
     upkeep.at_rest()
     assert upkeep.wait_s() is None
-    assert calls == [1]
+    assert calls == [1, 2]
     assert upkeep.violations == [broken]
+    upkeep.at_rest()
+    assert calls == [1, 2]
+
+
+def test_engine_at_rest_holds_no_memory_for_what_was_flushed(make_runtime: MakeRuntime) -> None:
+    runtime = make_runtime(debug=False)
+    core, cache = runtime.core, runtime.core.memory.cache
+    branch = runtime.new_branch()
+    branch.extend(ids(71, 300))
+    branch.generate(GREEDY).result(TIMEOUT)
+    run(runtime, ids(72, 300))
+    owned = core.call(core.memory.pool.owned_slots)
+    core.call(core.upkeep.at_rest)
+    assert cache.is_written(owned).all()
+    runtime.flush_cache()
+    core.call(core.upkeep.at_rest)
+    held = core.call(core.memory.pool.owned_slots)
+    dropped = np.setdiff1d(owned, held)
+    a_page = mmap.PAGESIZE // (cache.num_kv_heads * cache.head_dim * cache.dtype.itemsize)
+    assert cache.is_written(held).all()
+    assert len(dropped) > 2 * a_page
+    assert not cache.is_written(dropped[a_page:]).any()  # before that it may share held ones' page
+    branch.release()
 
 
 def test_saved_prefix_is_loaded_into_another_runtime(

@@ -42,6 +42,20 @@ def test_slots_are_zeros_that_cost_nothing_but_their_page_when_written() -> None
     assert pages_in_memory(keys) == 1  # a huge page would be 512
 
 
+def test_slots_given_back_are_zeros_again_without_memory() -> None:
+    cache = KVCache(160, 2, 2, 64, dtype=torch.bfloat16)  # 16 slots a page of memory
+    for layer in (cache[0], cache[1]):
+        layer.k.fill_(1.0)
+        layer.v.fill_(1.0)
+    cache.give_back([(0, 32), (40, 72), (80, 90), (144, 160)])
+    for layer in (cache[0], cache[1]):
+        for plane in (layer.k, layer.v):
+            assert pages_in_memory(plane) == 10 - 4
+            zeros = np.flatnonzero((plane == 0).all(dim=2).all(dim=1).numpy())
+            # Of a page that is free in part, all stays.
+            assert zeros.tolist() == [*range(32), *range(48, 64), *range(144, 160)]
+
+
 def pages_in_memory(tensor: torch.Tensor) -> int:
     start = tensor.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE
     num_bytes = tensor.data_ptr() + tensor.nbytes - start

@@ -1,8 +1,12 @@
-"""Large blocks get pages of their own while a model loads."""
+"""Memory that nobody uses: large blocks while a model loads, free heaps, code that has run."""
 
 from __future__ import annotations
 
 import ctypes
+import re
+import threading
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,12 +14,14 @@ import torch
 from radixlang.runtime.models import allocator
 
 LARGE = 1024 * 1024  # float32 elements
+MB = 1 << 20
 
 
 def calls_of_mallopt(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """What is asked of the C library from now on, instead of asking it."""
     calls: list[tuple[int, int]] = []
-    monkeypatch.setattr(allocator, "_mallopt", lambda: lambda *call: calls.append(call))
+    libc = SimpleNamespace(mallopt=lambda *call: calls.append(call))
+    monkeypatch.setattr(allocator, "_glibc", lambda: libc)
     return calls
 
 
@@ -39,3 +45,48 @@ def test_other_allocators_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(ctypes, "CDLL", without_glibc)
     with allocator.large_blocks_apart():
         assert torch.ones(LARGE).sum() == LARGE
+    allocator.give_back()
+    allocator.release_code()
+    assert torch.ones(LARGE).sum() == LARGE
+
+
+def test_a_thread_gives_back_what_its_heap_keeps_free() -> None:
+    with allocator.large_blocks_apart():
+        pass  # from here on large blocks come from the heaps, which keep them
+    held: list[int] = []
+
+    def work() -> None:
+        blocks = [torch.ones(LARGE) for _ in range(12)]
+        blocks.clear()
+        held.append(resident_bytes())
+        allocator.give_back()
+        held.append(resident_bytes())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert held[0] - held[1] > 40 * MB
+
+
+def test_code_that_is_let_go_runs_again() -> None:
+    torch.linalg.qr(torch.randn(9, 9))
+    before = code_bytes()
+    allocator.release_code()
+    assert code_bytes() < before / 2
+    q, r = torch.linalg.qr(torch.eye(9))
+    assert torch.equal(q @ r, torch.eye(9))
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def code_bytes() -> int:
+    """Bytes of torch's machine code in this process's memory."""
+    kinds = re.findall(
+        r"^\S+ r-xp .*/libtorch\S*\n(?:\w+:.*\n)*?Rss: +(\d+) kB",
+        Path("/proc/self/smaps").read_text(),
+        re.MULTILINE,
+    )
+    assert kinds
+    return sum(map(int, kinds)) * 1024
