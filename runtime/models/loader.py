@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from radixlang.errors import ModelFormatError, ParameterError
-from radixlang.runtime.models.allocator import large_blocks_apart
+from radixlang.runtime.models.allocator import large_blocks_apart, release_code
 from radixlang.runtime.models.build import build_decoder
 from radixlang.runtime.models.compiled_ops import compiled_ops
 from radixlang.runtime.models.config import (
@@ -29,6 +29,7 @@ from radixlang.runtime.models.int8_product import has_amx
 from radixlang.runtime.models.locate import locate
 from radixlang.runtime.models.model import CausalModel, LoadedModel
 from radixlang.runtime.models.openmp import leaves_no_team
+from radixlang.runtime.models.primitives import bound_primitives
 from radixlang.runtime.models.row_store import RowStore
 from radixlang.runtime.models.weights import SafetensorsFiles, StateDictWeights, WeightSource
 from radixlang.runtime.tokenizer import Tokenizer, TokenizerConfig
@@ -81,8 +82,11 @@ def load_model(
     _check_kv_dtype(kv_dtype, chosen, target)
     wanted = _Wanted(target, chosen, quantization, kv_dtype, context_length)
     read = _from_folder if path.is_dir() else _from_gguf
+    bound_primitives()
     with large_blocks_apart():
-        return read(path, wanted)
+        loaded = read(path, wanted)
+    release_code()
+    return loaded
 
 
 @dataclass(frozen=True, slots=True)
