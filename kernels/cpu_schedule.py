@@ -50,18 +50,18 @@ class CpuSchedule:
         self._group_size = plan.group_size
         self._may_be_alone = len(first) == 1 and not rest and plan.is_decode
         self._may_be_alone &= plan.row_order is None
+        self.planned_rest = [(unit, self._call(unit)) for unit in rest]  # none of them grows
         self._prepare()
 
     def _prepare(self) -> None:
         """What all layers share: units, and the call of each that is no more than one."""
         self.alone = self._lone()
-        self.planned_first, self.planned_rest = (
-            [(unit, self._call(unit)) for unit in units] for units in (self.first, self.rest)
-        )
+        is_alone = self.alone is not None
+        self.planned_first = [(each, None if is_alone else self._call(each)) for each in self.first]
 
     def _call(self, unit: Unit) -> Call | None:
         heads, dim = self._heads
-        return None if self.alone is not None else Call.of(unit, heads, self._group_size, dim)
+        return Call.of(unit, heads, self._group_size, dim)
 
     def _lone(self) -> Lone | None:
         """The one call that is all of the step, or None where there is more to do."""

@@ -93,7 +93,8 @@ class Group:
         self._longest_gather = longest_gather
         self.num_members, self.num_queries = rows.shape
         self.lengths = np.array([len(tail) for tail in tails], dtype=np.int64)
-        capacity = int(self.lengths.max()) + RESERVE
+        self.length = int(self.lengths.max())
+        capacity = self.length + RESERVE
         column, together = np.arange(capacity), np.concatenate(tails)
         heads = together[np.cumsum(self.lengths) - self.lengths]
         self._table = np.repeat(heads[:, None], capacity, axis=1)
@@ -101,9 +102,11 @@ class Group:
         seen = (column >= limits[..., :1]) & (column < limits[..., 1:])
         mask = np.where(seen, np.float32(0), np.float32(-np.inf))
         self._mask = torch.from_numpy(mask[:, None])  # [members, 1, num_queries, capacity]
-        self._ragged = self.num_queries > 1 or bool((self.lengths != self.lengths[0]).any())
+        self._uneven = bool((self.lengths != self.lengths[0]).any())
+        self._ragged = self.num_queries > 1 or self._uneven
         self._set_rows(rows)
-        self._refresh()
+        self.grid = self._grid()
+        self._forget()
 
     def _set_rows(self, rows: NDArray[np.int64]) -> None:
         flat = rows.reshape(-1)
@@ -116,10 +119,9 @@ class Group:
         self.real = None if bool(real.all()) else torch.from_numpy(np.flatnonzero(real))
         self.target_rows = None if straight else torch.from_numpy(flat[real])
 
-    def _refresh(self) -> None:
-        self.length = int(self.lengths.max())
+    def _forget(self) -> None:
+        """What layers have made of the tails is worth nothing once they have grown."""
         self._index: Tensor | None = None
-        self.grid = self._grid()
         self._masks: dict[tuple[torch.dtype, int], Tensor] = {}
 
     def mask(self, dtype: torch.dtype, group_size: int) -> Tensor | None:
@@ -157,7 +159,7 @@ class Group:
         slot it would fall on may be anybody's.
         """
         table = self._table[:, : self.length]
-        if (self.lengths != self.length).any() or self.length < 2:
+        if self._uneven or self.length < 2:
             return None
         first, across = int(table[0, 0]), 1
         if self.num_members > 1:
@@ -174,12 +176,28 @@ class Group:
         built anew: the reserve is used up, or long tails no longer lie evenly."""
         if self.length == self._table.shape[1]:
             return False
-        member = np.arange(self.num_members)
-        self._table[member, self.lengths] = slots[self.ranks]
-        self._mask[member, 0, 0, self.lengths] = 0.0
+        new = slots[self.ranks]
+        if self._uneven:
+            member = np.arange(self.num_members)
+            self._table[member, self.lengths] = new
+            self._mask.numpy()[member, 0, 0, self.lengths] = 0.0
+        else:
+            self._table[:, self.length] = new
         self.lengths += 1
-        self._refresh()
+        self.length += 1
+        self._forget()
+        if self.length == 2:
+            self.grid = self._grid()
+        elif self.grid is not None:
+            self._go_on(new, *self.grid)
         return self.grid is not None or self.length <= 2 * self._longest_gather
+
+    def _go_on(self, new: NDArray[np.int32], first: int, across: int, along: int) -> None:
+        """The grid goes on where the new tokens lie evenly behind those before them."""
+        start = first + along * (self.length - 1)
+        even = range(start, start + across * self.num_members, across)
+        if new.tolist() != list(even):
+            self.grid = None
 
 
 @dataclass(slots=True)

@@ -95,7 +95,7 @@ class AttentionPlan:
         self.q_shape = (self.num_tokens, num_heads, head_dim)
         self.kv_shape = (self.num_tokens, num_kv_heads, head_dim)
         self.num_steps = 0  # decode steps since the plan was built
-        self._extra = np.empty((self.num_branches, 0), dtype=np.int32)  # tail slots since, by rank
+        self._extra = np.empty((0, self.num_branches), dtype=np.int32)  # tail slots since, by rank
         self._schedules: dict[int | None, CpuSchedule] = {}
         self._device_plans: dict[tuple[int | None, int], DevicePlan] = {}
         self._set_rows(_new_slots(batch), _positions(batch))
@@ -120,12 +120,22 @@ class AttentionPlan:
         self.host_new_slots, self.host_positions = new_slots, positions
         self.new_run = _run_of(new_slots)
 
+    def _move_rows(self, slots: NDArray[np.int32]) -> None:
+        """One position on, in place: tensors on the host see the same memory."""
+        self.host_new_slots[:] = slots
+        self.host_positions += 1
+        self.max_position += 1
+        self.new_run = _run_of(self.host_new_slots)
+        if self.device.type != "cpu":
+            self.new_slots = torch.from_numpy(self.host_new_slots).to(self.device)
+            self.positions = torch.from_numpy(self.host_positions).to(self.device)
+
     def tail_slots(self, rank: int) -> NDArray[np.int32]:
         """Slots of the private node of a branch with what decoding has added to it."""
         slots = self.topology.node_slots(int(self.topology.branch_node[rank]))
         if not self.num_steps:
             return slots
-        return np.concatenate([slots, self._extra[rank, : self.num_steps]])
+        return np.concatenate([slots, self._extra[: self.num_steps, rank]])
 
     def advance(self, new_slots: NDArray[np.int32]) -> None:
         """Move a decode plan on by one token a branch: each tail gains a slot, each row a position.
@@ -145,9 +155,9 @@ class AttentionPlan:
             raise ValueError(
                 f"advance needs one slot a branch, [{self.num_branches}]; got shape {slots.shape}"
             )
-        ranked = slots[self.topology.branch_order]
+        ranked = slots if self.row_order is None else slots[self.topology.branch_order]
         self._append(ranked)
-        self._set_rows(slots.astype(np.int64), self.host_positions + 1)
+        self._move_rows(slots)
         self._schedules = {
             window: schedule
             for window, schedule in self._schedules.items()
@@ -159,7 +169,7 @@ class AttentionPlan:
         if self.backend != "triton":
             return
         if self.num_steps == RESERVE or self._begins_a_chunk():
-            self.topology = grow(self.topology, self._extra[:, : self.num_steps])
+            self.topology = grow(self.topology, self._extra[: self.num_steps].T)
             self.num_steps = 0
             self._device_plans.clear()
             return
@@ -173,10 +183,10 @@ class AttentionPlan:
         return self.deterministic and not bool((self.host_positions % GRID).all())
 
     def _append(self, ranked: NDArray[np.int32]) -> None:
-        if self.num_steps == self._extra.shape[1]:
-            room = np.empty((self.num_branches, max(64, self.num_steps)), dtype=np.int32)
-            self._extra = np.concatenate([self._extra, room], axis=1)
-        self._extra[:, self.num_steps] = ranked
+        if self.num_steps == len(self._extra):
+            room = np.empty((max(64, self.num_steps), self.num_branches), dtype=np.int32)
+            self._extra = np.concatenate([self._extra, room])
+        self._extra[self.num_steps] = ranked
         self.num_steps += 1
 
     def cpu_schedule(self, window: int | None) -> CpuSchedule:
@@ -224,7 +234,7 @@ class AttentionPlan:
 
         topology = self.topology
         if self.num_steps:
-            topology = grow(topology, self._extra[:, : self.num_steps])
+            topology = grow(topology, self._extra[: self.num_steps].T)
         num_sms, arch = _device_shape(self.device)
         return build_units(
             topology,

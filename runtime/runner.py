@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -122,19 +123,20 @@ class ModelRunner:
         self.num_plans = 0
         self._graphs: DecodeGraphs | None = None
 
-    @torch.inference_mode()
     def run(self, batch: Batch) -> Output:
         """Compute pending tokens (of each at least 1) and drafts of a batch and write their KV."""
         with self._profile.part("plan"):
-            plan = self._plan_for(batch)
-            ids = np.concatenate([each.inputs(num_new) for each, num_new in batch])
-            input_ids = torch.from_numpy(ids.astype(np.int64)).to(self.model.device)
+            counts = _num_rows(batch)
+            plan = self._plan_for(batch, counts)
+            ids: list[int] = []
+            for sequence, num_new in batch:
+                ids += sequence.inputs(num_new).tolist()
+            input_ids = torch.tensor(ids, dtype=torch.int64, device=self.model.device)
         with self._profile.part("model"):
             hidden = self._forward(input_ids, plan)
             finite = hidden.float().sum(dim=1).isfinite()
             all_finite = bool(finite.all())
-        counts = _num_rows(batch)
-        offsets = np.concatenate(([0], np.cumsum(counts)[:-1])).tolist()
+        offsets = list(accumulate(counts[:-1], initial=0))
         if all_finite:
             return Output(hidden, offsets, [True] * len(batch))
         rows = finite.tolist()
@@ -169,13 +171,13 @@ class ModelRunner:
                 found[f"{sequence.holder} #{sequence.arrival}"] = (sequence.lease, slots.numpy())
         return found
 
-    def _plan_for(self, batch: Batch) -> AttentionPlan:
+    def _plan_for(self, batch: Batch, counts: list[int]) -> AttentionPlan:
         planned = [(sequence, sequence.node) for sequence, _ in batch]
-        is_decode = all(num_rows == 1 for num_rows in _num_rows(batch))
+        is_decode = sum(counts) == len(batch)
         layout = self._memory.tree.layout_version
         plan = self._plan
         if is_decode and plan is not None and planned == self._planned and layout == self._layout:
-            slots = [sequence.tail[sequence.num_written] for sequence, _ in batch]
+            slots = [each.tail[each.num_computed - node.end] for each, node in planned]
             plan.advance(np.array(slots, np.int32))
             return plan
         self.num_plans += 1

@@ -106,6 +106,21 @@ def test_every_row_sees_every_key_once(
     ]
 
 
+def test_tails_are_read_in_place_as_long_as_they_grow_evenly() -> None:
+    plan = plan_attention(level_forest((1, 4), (1000, 1)), num_heads=4, num_kv_heads=2, head_dim=64)
+    own = plan.host_new_slots.astype(np.int32)
+    found, expected = [], []
+    for new in (own + 4, own + 8, own + 12, own + np.array([16, 16, 16, 17]), own + 20):
+        plan.cpu_schedule(None)
+        plan.advance(new)
+        (group,) = plan.cpu_schedule(None).first
+        assert isinstance(group, Group)
+        found.append(group.grid)
+        expected.append(new.tolist())
+    assert found == [(int(own[0]), 1, 4)] * 3 + [None] * 2
+    assert group.index.numpy().reshape(4, 6)[:, 1:].T.tolist() == expected
+
+
 @pytest.mark.parametrize("counts", [(1,), (8,), (32,)])
 @pytest.mark.parametrize("length", [300, 2100])
 def test_a_tree_without_sharing_makes_the_calls_of_sharing_off(

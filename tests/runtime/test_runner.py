@@ -42,6 +42,7 @@ def make_sequence(memory: Memory, tokens: list[int]) -> Sequence:
     return made
 
 
+@torch.inference_mode()
 def compute(memory: Memory, runner: ModelRunner, sequence: Sequence, num_new: int) -> torch.Tensor:
     memory.reserve(sequence, num_new, 0)
     hidden = runner.run([(sequence, num_new)]).hidden
