@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import SimpleQueue
+from threading import RLock
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from radixlang.errors import CancelledError, ParameterError
@@ -120,13 +121,14 @@ class Generation(Future[Completion]):
     def __init__(self, on_cancel: Callable[[], None] | None = None) -> None:
         super().__init__()
         self._on_cancel = on_cancel
+        self._lock = RLock()  # of deltas and readers
         self._deltas: list[Delta] = []
         self._readers: list[Callable[[Delta | None], None]] = []
         self.add_done_callback(lambda _: self._notify(None))
 
     def push(self, delta: Delta) -> None:
         """Publish a delta to all readers, present and future."""
-        with self._condition:
+        with self._lock:
             self._deltas.append(delta)
             readers = tuple(self._readers)
         for reader in readers:
@@ -137,7 +139,7 @@ class Generation(Future[Completion]):
 
         Calls come from the publishing thread, so a reader must be quick and must not block.
         """
-        with self._condition:
+        with self._lock:
             past = tuple(self._deltas)
             self._readers.append(reader)
             for delta in past:
@@ -149,7 +151,7 @@ class Generation(Future[Completion]):
     @property
     def deltas(self) -> tuple[Delta, ...]:
         """What has been published so far."""
-        with self._condition:
+        with self._lock:
             return tuple(self._deltas)
 
     def cancel(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from radixlang.runtime.models.model import CausalModel
@@ -14,12 +16,14 @@ if TYPE_CHECKING:
     from radixlang.runtime.core import EngineCore
 
 
-def picture(core: EngineCore) -> RuntimeStats:
-    """The statistics of now; the peak of memory is kept up with it."""
+def picture(core: EngineCore) -> Callable[[], RuntimeStats]:
+    """What makes the statistics of now, for who wants them; the peak of memory is kept up."""
     memory, counters, scheduler = core.memory, core.counters, core.scheduler
     held = memory.held_bytes(scheduler.running)
-    counters.peak_bytes = max(counters.peak_bytes, held)
-    return RuntimeStats(
+    if held > counters.peak_bytes:
+        counters.peak_bytes = held
+    return partial(
+        RuntimeStats,
         num_prompt_tokens=counters.num_cached_tokens + counters.num_computed_tokens,
         num_cached_tokens=counters.num_cached_tokens,
         num_computed_tokens=counters.num_computed_tokens,

@@ -93,7 +93,6 @@ class EngineCore:
         self._outbox: list[Callable[[], None]] = []
         self._deadlines = Deadlines()
         self._thread: threading.Thread | None = None
-        self.stats = RuntimeStats()
         self.publish()
 
     # ---- for other threads
@@ -330,9 +329,9 @@ class EngineCore:
     def count_generated(self, job: GenerateJob) -> None:
         """Add the tokens that a generation has gained to the statistics."""
         generated, forced = job.num_counted
-        self.counters.num_generated_tokens += job.num_generated - generated
-        self.counters.num_forced_tokens += job.num_forced - forced
-        job.num_counted = (job.num_generated, job.num_forced)
+        job.num_counted = now = (job.num_generated, job.num_forced)
+        self.counters.num_generated_tokens += now[0] - generated
+        self.counters.num_forced_tokens += now[1] - forced
 
     def fail_job(self, job: Job, error: BaseException) -> None:
         """End a job, and with it its branch, with an error."""
@@ -373,7 +372,12 @@ class EngineCore:
 
     def publish(self) -> None:
         """Replace the statistics that other threads read."""
-        self.stats = picture(self)
+        self._picture = picture(self)
+
+    @property
+    def stats(self) -> RuntimeStats:
+        """Statistics as of the last round; for any thread."""
+        return self._picture()
 
     def all_violations(self) -> list[Violation]:
         """Violations of now, and those found at every step (debug mode) and at rest."""

@@ -27,7 +27,7 @@ from radixlang.runtime.drafts import NO_DRAFT, Drafter
 from radixlang.runtime.healing import Unstable
 from radixlang.runtime.jobs import Job
 from radixlang.runtime.memory import Memory
-from radixlang.runtime.sampler import SamplingRow, choose_among, row_logprob
+from radixlang.runtime.sampler import GREEDY, SamplingRow, choose_among, row_logprob
 from radixlang.runtime.sequence import Sequence, TokenIds
 from radixlang.runtime.stopping import Kept, TextTracker
 
@@ -89,6 +89,8 @@ class GenerateJob(Job):
         self.ended: tuple[FinishReason, str | int | None] | None = None
         self._logprobs: list[TokenLogprob | None] = []
         self._wants_logprobs = params.logprobs or params.top_logprobs > 0
+        plain = SamplingRow(params, seed, 0)
+        self._is_greedy = plain.is_plain and constraint is None and not self._wants_logprobs
         self._end_ids = frozenset(() if params.ignore_eos else limits.end_ids)
         self._bitmask: NDArray[np.int32] | None = None
         self._kept: Kept | None = None
@@ -131,7 +133,10 @@ class GenerateJob(Job):
         if self.matcher is not None and self.matcher.is_finished:
             self._end("constraint", None)
             return []
-        return [self._row(ahead) for ahead in range(len(self.sequence.draft) + 1)]
+        num_rows = len(self.sequence.draft) + 1
+        if self._is_greedy and self.num_generated >= self.params.min_tokens:
+            return [GREEDY] * num_rows
+        return [self._row(ahead) for ahead in range(num_rows)]
 
     def _row(self, ahead: int) -> SamplingRow:
         """The row after `ahead` tokens of the draft."""

@@ -144,11 +144,14 @@ class Memory:
 
     def wrote(self, sequence: Sequence, num_new: int) -> None:
         """Keys and values of the next num_new tokens are computed."""
-        again = min(sequence.num_computed + num_new, sequence.reached) - sequence.num_computed
-        self._counters.num_recomputed_tokens += max(0, again)
-        sequence.num_computed += num_new
-        sequence.reached = max(sequence.reached, sequence.num_computed)
-        self._count(sequence, sequence.num_computed, is_cached=False)
+        start = sequence.num_computed
+        end = sequence.num_computed = start + num_new
+        if start < sequence.reached:
+            self._counters.num_recomputed_tokens += min(end, sequence.reached) - start
+        if end > sequence.reached:
+            sequence.reached = end
+        if sequence.counted < sequence.num_prompt:
+            self._count(sequence, end, is_cached=False)
 
     def commit(self, sequence: Sequence, end: int) -> None:
         """Give computed tokens up to position `end` to the tree and read them from there."""

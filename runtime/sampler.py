@@ -8,6 +8,7 @@ temperature, nor masks, nor penalties are in them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -64,6 +65,10 @@ class SamplingRow:
         )  # fmt: skip
 
 
+# One row for all that want the likeliest token and no more: neither seed nor index matters.
+GREEDY = SamplingRow(SamplingParams(temperature=0), seed=0, index=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Sampled:
     """One token a row; `is_finite` is False where the logits were NaN or infinite, `is_allowed`
@@ -86,6 +91,9 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow], vocab_size: int) -> Samp
     """
     usable = logits[:, :vocab_size]
     best, token_ids = likeliest(usable)  # a NaN anywhere in the row comes out as the maximum
+    if all(row is GREEDY for row in rows):
+        finite = list(map(math.isfinite, best.tolist()))
+        return Sampled(token_ids.tolist(), finite, [True] * len(rows), [None] * len(rows))
     is_finite = best.isfinite()
     is_allowed = torch.ones_like(is_finite)
     special = [i for i, row in enumerate(rows) if not row.is_plain]

@@ -107,7 +107,7 @@ class Sequence:
     @property
     def num_unwritten(self) -> int:
         """Slots reserved ahead."""
-        return len(self.tail) - self.num_written
+        return len(self.tail) + self.num_committed - self.num_computed
 
     def withdraw(self) -> None:
         """Take the last token off the prompt; it has no keys and values yet."""
@@ -117,8 +117,8 @@ class Sequence:
         self.counted = min(self.counted, self.num_prompt)
 
     def append(self, token_id: int) -> None:
-        """Add a pending token."""
-        if self.num_tokens == len(self._buffer) or not self._buffer.flags.writeable:
+        """Add a pending token; the buffer is this sequence's own once it has grown."""
+        if self.num_tokens == len(self._buffer):
             grown = np.empty(max(64, 2 * self.num_tokens), np.int32)
             grown[: self.num_tokens] = self.tokens
             self._buffer = grown

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,48 +29,39 @@ MAX_LOGIT_ROWS = 256  # rows of logits in memory at once
 class _Progress:
     """One sequence in one step.
 
-    `output` are the rows of the model's output [num_new, hidden] for positions from `start` on;
-    for a prompt whose end was remembered, num_new is 0 and the rows are its last. `drafted` are
-    those of the draft.
+    Its rows of the step's output [num_rows, hidden] begin at row `at`, for positions from `start`
+    on, and those of its draft are behind them. For a prompt whose end was remembered, num_new is
+    0 and the rows are its last.
     """
 
     sequence: Sequence
     num_new: int
-    output: Tensor
+    at: int
+    num_rows: int
     start: int
-    drafted: Tensor | None = None
     is_finite: bool = True
 
     @property
-    def sampled(self) -> list[Tensor]:
-        """The rows that tokens are sampled from: the last, and those of the draft."""
-        return [self.output[-1], *(() if self.drafted is None else self.drafted)]
+    def stop(self) -> int:
+        """Position behind the rows."""
+        return self.start + self.num_rows
 
     @property
-    def samples(self) -> bool:
-        """Whether a token is to be sampled after the last row."""
-        sequence, job = self.sequence, self.sequence.job
-        is_last = self.start + len(self.output) == sequence.num_tokens
-        return self.is_finite and is_last and isinstance(job, GenerateJob) and job.ended is None
+    def sampled(self) -> range:
+        """The rows that tokens are sampled from: the last, and those of the draft."""
+        behind = self.at + self.num_rows
+        return range(behind - 1, behind + len(self.sequence.draft))
 
-    def recorded(self) -> tuple[int, Tensor]:
-        """First position and rows whose logits the job wants, the sampled one left out."""
-        sequence = self.sequence
-        stop = self.start + len(self.output)
-        if isinstance(sequence.job, GenerateJob) and stop == sequence.num_tokens:
+    def recorded(self) -> range:
+        """Positions whose logits the job wants, the sampled one left out."""
+        sequence, stop = self.sequence, self.stop
+        if stop == sequence.num_tokens and sequence.job.samples:
             stop -= 1
-        first = max(sequence.first_logit, self.start)
-        return first, self.output[first - self.start : max(first, stop) - self.start]
+        return range(max(sequence.first_logit, self.start), stop)
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    """What the sampler said of one generation."""
-
-    token_id: int
-    is_finite: bool
-    is_allowed: bool
-    logprob: TokenLogprob | None
+# What the sampler says of one row: id, whether its logits are finite, whether any may come.
+_Token = tuple[int, bool, bool, "TokenLogprob | None"]
 
 
 class Step:
@@ -87,56 +81,66 @@ class Step:
         with profile.part("schedule"):
             batch = core.scheduler.next_batch()
         self._masks.submit([sequence for sequence, _ in batch])
-        work = self._compute(batch)
+        hidden, work = self._compute(batch)
         with profile.part("masks"):
             for job, error in self._masks.collect():
                 core.fail_job(job, error)
         with profile.part("sampling"):
-            self._record(work)
-            tokens = self._sample([each for each in work if each.samples])
+            self._record(hidden, work)
+            tokens = self._sample(hidden, work)
         with profile.part("tree"):
             for each in work:
-                self._commit(each)
+                self._commit(hidden, each)
         with profile.part("text"):
             for each in work:
-                self._accept(each, tokens.get(each, []))
+                self._accept(each, tokens.get(each, ()))
             self._end(work)
 
     def close(self) -> None:
         """End helper threads."""
         self._masks.close()
 
-    def _compute(self, batch: list[tuple[Sequence, int]]) -> list[_Progress]:
+    def _compute(self, batch: list[tuple[Sequence, int]]) -> tuple[Tensor, list[_Progress]]:
         """Run the model over what has pending tokens; the rest has its output already."""
         running = [pair for pair in batch if pair[1]]
         work: list[_Progress] = []
+        parts: list[Tensor] = []
         if running:
             out = self._core.runner.run(running)
+            parts.append(out.hidden)
             for (sequence, n), at, is_finite in zip(
                 running, out.offsets, out.is_finite, strict=True
             ):
-                each = _Progress(sequence, n, out.hidden[at : at + n], sequence.num_computed)
-                each.is_finite = is_finite
-                if num_drafted := len(sequence.draft):
-                    each.drafted = out.hidden[at + n : at + n + num_drafted]
-                work.append(each)
-        for sequence, num_new in batch:
-            rows = None if num_new else self._core.memory.end_rows(sequence)
-            if rows is not None:
-                work.append(_Progress(sequence, 0, rows, sequence.num_tokens - len(rows)))
-        return work
+                work.append(_Progress(sequence, n, at, n, sequence.num_computed, is_finite))
+        if len(running) < len(batch):
+            self._recall([sequence for sequence, num_new in batch if not num_new], work, parts)
+        return parts[0] if len(parts) == 1 else torch.cat(parts or [torch.empty(0)]), work
 
-    def _record(self, work: list[_Progress]) -> None:
+    def _recall(
+        self, sequences: list[Sequence], work: list[_Progress], parts: list[Tensor]
+    ) -> None:
+        """Add the output of prompts whose ends are remembered."""
+        at = sum(map(len, parts))
+        for sequence in sequences:
+            rows = self._core.memory.end_rows(sequence)
+            if rows is not None:
+                start = sequence.num_tokens - len(rows)
+                work.append(_Progress(sequence, 0, at, len(rows), start))
+                parts.append(rows)
+                at += len(rows)
+
+    def _record(self, hidden: Tensor, work: list[_Progress]) -> None:
         """Logits of the positions that jobs ask for beside the sampled one, a part at a time."""
         for each in work:
-            if not each.is_finite or not each.sequence.is_running:
+            recorded = each.recorded()
+            if not recorded or not each.is_finite or not each.sequence.is_running:
                 continue
-            first, rows = each.recorded()
             num_prompt = each.sequence.num_prompt
-            for at in range(0, len(rows), MAX_LOGIT_ROWS):
-                logits = self._logits(rows[at : at + MAX_LOGIT_ROWS])
+            for first in recorded[::MAX_LOGIT_ROWS]:
+                stop = min(first + MAX_LOGIT_ROWS, recorded.stop)
+                rows = hidden[each.at + first - each.start : each.at + stop - each.start]
                 try:
-                    each.sequence.job.record(each.sequence, first + at, logits)
+                    each.sequence.job.record(each.sequence, first, self._logits(rows))
                 except RadixlangError as error:
                     self._core.fail_job(each.sequence.job, error)
                     break
@@ -146,35 +150,35 @@ class Step:
     def _shorten(self, each: _Progress) -> None:
         """A prompt was healed: what was computed of its old end is worth nothing."""
         sequence = each.sequence
-        num_rows = sequence.num_prompt - each.start
-        each.output, each.num_new = each.output[:num_rows], min(each.num_new, num_rows)
+        each.num_rows = sequence.num_prompt - each.start
+        each.num_new = min(each.num_new, each.num_rows)
         self._core.memory.retreat(sequence, sequence.num_prompt)
 
-    def _sample(self, work: list[_Progress]) -> dict[_Progress, list[_Token]]:
-        """A token for each sampled row; those whose constraint fails here are left out."""
-        found: dict[_Progress, list[_Token]] = {}
-        rows = [
-            (each, hidden, row)
-            for each in work
-            if (asked := self._rows(each.sequence))
-            for hidden, row in zip(each.sampled, asked, strict=True)
-        ]
+    def _sample(self, hidden: Tensor, work: list[_Progress]) -> dict[_Progress, list[_Token]]:
+        """Tokens for the sampled rows; those whose constraint fails here are left out."""
+        asked = [(each, rows) for each in work if (rows := self._rows(each))]
+        index = [at for each, _ in asked for at in each.sampled]
+        rows = [row for _, rows in asked for row in rows]
+        tokens: list[_Token] = []
         for start in range(0, len(rows), MAX_LOGIT_ROWS):
-            part = rows[start : start + MAX_LOGIT_ROWS]
-            logits = self._logits(torch.stack([hidden for _, hidden, _ in part]))
-            got = sample(logits, [row for *_, row in part], self._vocab_size)
-            told = zip(got.token_ids, got.is_finite, got.is_allowed, got.logprobs, strict=True)
-            for (each, *_), token in zip(part, told, strict=True):
-                found.setdefault(each, []).append(_Token(*token))
-        return found
+            here = slice(start, start + MAX_LOGIT_ROWS)
+            logits = self._logits(_select(hidden, index[here]))
+            got = sample(logits, rows[here], self._vocab_size)
+            tokens += zip(got.token_ids, got.is_finite, got.is_allowed, got.logprobs, strict=True)
+        rest = iter(tokens)
+        return {each: list(islice(rest, len(rows))) for each, rows in asked}
 
     def _logits(self, hidden: Tensor) -> Tensor:
         with self._core.profile.part("model"):
             return self._core.runner.model.logits(hidden)
 
-    def _rows(self, sequence: Sequence) -> list[SamplingRow]:
-        job = sequence.job
-        if not sequence.is_running or not isinstance(job, GenerateJob):
+    def _rows(self, each: _Progress) -> list[SamplingRow]:
+        """What the sampler is asked for; nothing where no token is to come after the rows."""
+        sequence, job = each.sequence, each.sequence.job
+        is_last = each.stop == sequence.num_tokens and each.is_finite
+        if not (is_last and isinstance(job, GenerateJob) and job.ended is None):
+            return []
+        if not sequence.is_running:
             return []
         try:
             return job.rows()
@@ -182,7 +186,7 @@ class Step:
             self._core.fail_job(job, error)
             return []
 
-    def _commit(self, each: _Progress) -> None:
+    def _commit(self, hidden: Tensor, each: _Progress) -> None:
         """The computed prompt comes into the tree; a bad one never does."""
         core, sequence = self._core, each.sequence
         if not each.is_finite:
@@ -196,10 +200,11 @@ class Step:
         core.memory.commit(sequence, min(sequence.num_computed, sequence.num_prompt))
         is_whole = sequence.num_computed == sequence.num_tokens == sequence.num_prompt
         if sequence.job.samples and is_whole:
-            core.memory.ends.put(sequence.node, each.output[-2:].clone())
+            stop = each.at + each.num_rows
+            core.memory.ends.put(sequence.node, hidden[max(each.at, stop - 2) : stop].clone())
         core.scheduler.committed(sequence)
 
-    def _accept(self, each: _Progress, tokens: list[_Token]) -> None:
+    def _accept(self, each: _Progress, tokens: Items[_Token]) -> None:
         """Give a generation its tokens, and readers what is new."""
         core, sequence = self._core, each.sequence
         job = sequence.job
@@ -213,20 +218,20 @@ class Step:
         core.count_generated(job)
         delta = job.tracker.take_delta() if job.ended is None else None
         if delta is not None:
-            core.later(lambda: job.generation.push(delta))
+            core.later(partial(job.generation.push, delta))
 
-    def _accept_tokens(self, sequence: Sequence, job: GenerateJob, tokens: list[_Token]) -> None:
+    def _accept_tokens(self, sequence: Sequence, job: GenerateJob, tokens: Items[_Token]) -> None:
         """Take the sampled tokens as long as the draft foresaw them, and the one after those."""
         draft, sequence.draft = sequence.draft, NO_DRAFT
         num_kept = 0
-        for token in tokens:
-            if not token.is_finite:
+        for token_id, is_finite, is_allowed, logprob in tokens:
+            if not is_finite:
                 raise _not_finite(sequence)
-            if not token.is_allowed:
+            if not is_allowed:
                 raise no_token_left(job)
-            job.accept(token.token_id, token.logprob)
+            job.accept(token_id, logprob)
             is_last = job.ended is not None or num_kept == len(draft)
-            if is_last or token.token_id != draft[num_kept]:
+            if is_last or token_id != draft[num_kept]:
                 break
             num_kept += 1
             self._core.memory.wrote(sequence, 1)
@@ -258,3 +263,10 @@ def _not_finite(sequence: Sequence) -> NumericalError:
         f"{sequence.num_tokens} tokens of its prompt and generation. Nothing of it was cached. "
         "Load the model with dtype='float32', or check its weights"
     )
+
+
+def _select(hidden: Tensor, index: list[int]) -> Tensor:
+    """Rows of the step's output; as it is where it is all of them, in order."""
+    if index == list(range(len(hidden))):
+        return hidden
+    return hidden[torch.tensor(index, device=hidden.device)]

@@ -12,6 +12,7 @@ from radixlang.params import SamplingParams
 from radixlang.runtime.blockwise import likeliest
 from radixlang.runtime.keyed_random import SeedSource, uniform
 from radixlang.runtime.sampler import (
+    GREEDY,
     SamplingRow,
     choose_among,
     row_logprob,
@@ -162,6 +163,14 @@ def test_broken_logits_are_reported_by_row(value: float) -> None:
     for kind in ({"temperature": 0.0}, {}, {"top_p": 0.5}, {"min_p": 0.1, "top_k": 2}):
         got = sample(logits.clone(), [row(), row(**kind), row(temperature=0.0)], 10)
         assert got.is_finite == [True, False, True]
+
+
+def test_rows_that_want_the_likeliest_alone_are_as_any_other_greedy_row() -> None:
+    logits = torch.randn(3, 700, generator=torch.Generator().manual_seed(3))
+    logits[1, 4] = torch.nan
+    short, long = (sample(logits.clone(), [kind] * 3, 690) for kind in (GREEDY, row(temperature=0)))
+    assert short == long
+    assert short.is_finite == [True, False, True]
 
 
 def test_penalties_as_defined() -> None:
