@@ -24,7 +24,10 @@ from radixlang.runtime.models.rotary import rotate_real
 
 NUM_ROWS = 37  # of the examples; compiled code takes any number. A prime: no size of a model is
 MAX_ROWS = 1 << 20
-OPTIONS = {"cpp_cache_precompile_headers": False}  # they pay from ten ops on
+OPTIONS = {
+    "cpp_cache_precompile_headers": False,  # they pay from ten ops on
+    "cpp.threads": os.cpu_count(),  # with one, loops are not made parallel at all
+}
 
 
 class Op(torch.nn.Module):

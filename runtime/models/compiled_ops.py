@@ -36,7 +36,7 @@ NARROWEST = 256  # hidden size; smaller models are played with for less time tha
 LIMIT_S = 300  # of compiling
 _FAILED = "failed.txt"
 _WHAT = "compiling for this CPU, once"
-_VARIABLES = {"TORCHINDUCTOR_VEC_ISA_OK": "1", "OMP_NUM_THREADS": "1"}
+_VARIABLES = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}  # no trial of every instruction set
 _LOOK_EVERY_S = 0.1
 _COMPILERS = ("g++", "clang++")
 log = logging.getLogger("radixlang.runtime")
@@ -153,7 +153,7 @@ def _load(path: Path) -> Callable[..., list[torch.Tensor]]:
 
 def _made_from() -> Iterator[str]:
     """All that the machine code hangs on beside the shape."""
-    yield f"{torch.__version__} {platform.machine()} {_cpu_flags()}"
+    yield f"{torch.__version__} {platform.machine()} {os.cpu_count()} {_cpu_flags()}"
     for module in (int8_ops, compile_ops, decoder, rotary, rotation):
         yield inspect.getsource(module)
 
