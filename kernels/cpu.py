@@ -64,11 +64,13 @@ def attend_cpu(
     if q.dtype.itemsize > layer_kv.k.dtype.itemsize:
         dtype = layer_kv.k.dtype
     step = _Step(
-        packed.to(dtype).contiguous(), layer_kv, heads, plan.head_dim, scale, soft_cap, q.dtype
-    )
+        packed.to(dtype, memory_format=torch.contiguous_format).contiguous(),
+        layer_kv, heads, plan.head_dim, scale, soft_cap, q.dtype,
+    )  # fmt: skip
     out, lse = _first(step, schedule.planned_first)
-    for planned in schedule.planned_rest:
-        _merge(step, planned, out, lse)
+    needs_lse = len(schedule.planned_rest) - (sinks is None)  # merges with one more behind them
+    for number, planned in enumerate(schedule.planned_rest):
+        _merge(step, planned, out, lse, keeps_lse=number < needs_lse)
     if sinks is not None:
         sink = sinks.to(lse.dtype).view(heads, group).t()
         out = out * torch.sigmoid(lse - sink).unsqueeze(-1)
@@ -230,7 +232,7 @@ def _first(step: _Step, planned: list[Planned]) -> tuple[Tensor, Tensor]:
     return out, lse
 
 
-def _merge(step: _Step, planned: Planned, out: Tensor, lse: Tensor) -> None:
+def _merge(step: _Step, planned: Planned, out: Tensor, lse: Tensor, *, keeps_lse: bool) -> None:
     """Take one more partial into the running result; the running log-sum-exp is always finite."""
     unit, call = planned
     if call is not None:
@@ -241,7 +243,8 @@ def _merge(step: _Step, planned: Planned, out: Tensor, lse: Tensor) -> None:
         if unit.end - unit.begin != len(out):
             out, lse = out[unit.begin : unit.end], lse[unit.begin : unit.end]
     out.lerp_(partial, torch.sigmoid(partial_lse - lse).unsqueeze(-1))
-    torch.logaddexp(lse, partial_lse, out=lse)
+    if keeps_lse:
+        torch.logaddexp(lse, partial_lse, out=lse)
 
 
 def _run(step: _Step, unit: Unit) -> tuple[Tensor, Tensor]:
