@@ -74,7 +74,7 @@ class CpuSchedule:
             return Lone.of_group(unit, *self._heads)
         return None
 
-    def advance(self, ranked_slots: NDArray[np.int32]) -> bool:
+    def advance(self, ranked_slots: NDArray[np.int64]) -> bool:
         """Take one more token a branch; False when the schedule must be built anew."""
         if not self._growing or not all(unit.advance(ranked_slots) for unit in self._growing):
             return False

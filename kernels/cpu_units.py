@@ -105,6 +105,7 @@ class Group:
         self._uneven = bool((self.lengths != self.lengths[0]).any())
         self._ragged = self.num_queries > 1 or self._uneven
         self._set_rows(rows)
+        self._grown: list[NDArray[np.int64]] = []  # slots of all members, not in the table yet
         self.grid = self._grid()
         self._forget()
 
@@ -133,6 +134,7 @@ class Group:
             return None
         mask = self._masks.get((dtype, group_size))
         if mask is None:
+            self._settle()
             mask = self._mask[..., : self.length].to(dtype)
             if self.num_queries > 1:
                 mask = mask.repeat_interleave(group_size, dim=2)
@@ -148,6 +150,7 @@ class Group:
     def index(self) -> Tensor:
         """Slots to gather, [members * length] int32; made when a layer first needs them."""
         if self._index is None:
+            self._settle()
             table = np.ascontiguousarray(self._table[:, : self.length])
             self._index = torch.from_numpy(table.reshape(-1))
         return self._index
@@ -171,33 +174,36 @@ class Group:
         even = (table == column + across * np.arange(self.num_members)[:, None]).all()
         return (first, across, along) if even else None
 
-    def advance(self, slots: NDArray[np.int32]) -> bool:
+    def advance(self, slots: NDArray[np.int64]) -> bool:
         """Append one token to every member (one query each); False when the schedule must be
         built anew: the reserve is used up, or long tails no longer lie evenly."""
         if self.length == self._table.shape[1]:
             return False
         new = slots[self.ranks]
-        if self._uneven:
-            member = np.arange(self.num_members)
-            self._table[member, self.lengths] = new
-            self._mask.numpy()[member, 0, 0, self.lengths] = 0.0
-        else:
-            self._table[:, self.length] = new
-        self.lengths += 1
-        self.length += 1
+        self._grown.append(new)
         self._forget()
+        if self.grid is not None and not self._goes_on(new, *self.grid):
+            self.grid = None
+        self.length += 1
         if self.length == 2:
+            self._settle()
             self.grid = self._grid()
-        elif self.grid is not None:
-            self._go_on(new, *self.grid)
         return self.grid is not None or self.length <= 2 * self._longest_gather
 
-    def _go_on(self, new: NDArray[np.int32], first: int, across: int, along: int) -> None:
-        """The grid goes on where the new tokens lie evenly behind those before them."""
-        start = first + along * (self.length - 1)
+    def _goes_on(self, new: NDArray[np.int64], first: int, across: int, along: int) -> bool:
+        """Whether new tokens lie evenly behind those before them."""
+        start = first + along * self.length
         even = range(start, start + across * self.num_members, across)
-        if new.tolist() != list(even):
-            self.grid = None
+        return bool(new.tolist() == list(even))
+
+    def _settle(self) -> None:
+        """Write down what the tails have grown by; tails read in place never need it."""
+        member = np.arange(self.num_members)
+        for new in self._grown:
+            self._table[member, self.lengths] = new
+            self._mask.numpy()[member, 0, 0, self.lengths] = 0.0
+            self.lengths += 1
+        self._grown.clear()
 
 
 @dataclass(slots=True)
@@ -209,7 +215,7 @@ class Tail:
     num_heads: int
     group_size: int
 
-    def advance(self, slots: NDArray[np.int32]) -> bool:
+    def advance(self, slots: NDArray[np.int64]) -> bool:
         """Grow by one token when it lies just behind the last; else False."""
         keys = self.unit.keys
         if keys.index is not None or int(slots[self.rank]) != keys.start + keys.length:

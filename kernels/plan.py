@@ -89,13 +89,13 @@ class AttentionPlan:
         self.head_dim = head_dim
         self.deterministic = deterministic
         self.device = device
+        self._is_on_host = device.type == "cpu"
         self.backend = backend
         self.num_branches = topology.num_branches
         self.num_tokens = topology.num_rows
         self.q_shape = (self.num_tokens, num_heads, head_dim)
         self.kv_shape = (self.num_tokens, num_kv_heads, head_dim)
-        self.num_steps = 0  # decode steps since the plan was built
-        self._extra = np.empty((0, self.num_branches), dtype=np.int32)  # tail slots since, by rank
+        self._extra: list[NDArray[np.int64]] = []  # by step, the slots of all tails by rank
         self._schedules: dict[int | None, CpuSchedule] = {}
         self._device_plans: dict[tuple[int | None, int], DevicePlan] = {}
         self._set_rows(_new_slots(batch), _positions(batch))
@@ -109,6 +109,15 @@ class AttentionPlan:
         return self.num_tokens == self.num_branches
 
     @property
+    def num_steps(self) -> int:
+        """Decode steps since the topology was built."""
+        return len(self._extra)
+
+    def _grown(self) -> NDArray[np.int32]:
+        """What decoding has added to the tails, [num_branches, num_steps] by rank."""
+        return np.stack(self._extra, axis=1, dtype=np.int32)
+
+    @property
     def group_size(self) -> int:
         """Query heads that share one key head."""
         return self.num_heads // self.num_kv_heads
@@ -120,22 +129,21 @@ class AttentionPlan:
         self.host_new_slots, self.host_positions = new_slots, positions
         self.new_run = _run_of(new_slots)
 
-    def _move_rows(self, slots: NDArray[np.int32]) -> None:
-        """One position on, in place: tensors on the host see the same memory."""
-        self.host_new_slots[:] = slots
-        self.host_positions += 1
+    def _move_rows(self, slots: NDArray[np.int64]) -> None:
+        self.host_new_slots = slots
+        self.new_slots = torch.from_numpy(slots).to(self.device)
+        self.new_run = _run_of(slots)
         self.max_position += 1
-        self.new_run = _run_of(self.host_new_slots)
-        if self.device.type != "cpu":
-            self.new_slots = torch.from_numpy(self.host_new_slots).to(self.device)
-            self.positions = torch.from_numpy(self.host_positions).to(self.device)
+        self.positions += 1
+        if not self._is_on_host:  # where it is, both are the same memory
+            self.host_positions += 1
 
     def tail_slots(self, rank: int) -> NDArray[np.int32]:
         """Slots of the private node of a branch with what decoding has added to it."""
         slots = self.topology.node_slots(int(self.topology.branch_node[rank]))
         if not self.num_steps:
             return slots
-        return np.concatenate([slots, self._extra[: self.num_steps, rank]])
+        return np.concatenate([slots, [new[rank] for new in self._extra]], dtype=np.int32)
 
     def advance(self, new_slots: NDArray[np.int32]) -> None:
         """Move a decode plan on by one token a branch: each tail gains a slot, each row a position.
@@ -150,13 +158,13 @@ class AttentionPlan:
                 f"only a pure decode plan can advance; this one has {self.num_tokens} new tokens "
                 f"on {self.num_branches} branches, so build a new plan for the next step"
             )
-        slots = np.asarray(new_slots)
+        slots = np.asarray(new_slots, np.int64)
         if slots.shape != (self.num_branches,):
             raise ValueError(
                 f"advance needs one slot a branch, [{self.num_branches}]; got shape {slots.shape}"
             )
         ranked = slots if self.row_order is None else slots[self.topology.branch_order]
-        self._append(ranked)
+        self._extra.append(ranked)
         self._move_rows(slots)
         self._schedules = {
             window: schedule
@@ -169,8 +177,8 @@ class AttentionPlan:
         if self.backend != "triton":
             return
         if self.num_steps == RESERVE or self._begins_a_chunk():
-            self.topology = grow(self.topology, self._extra[: self.num_steps].T)
-            self.num_steps = 0
+            self.topology = grow(self.topology, self._grown())
+            self._extra.clear()
             self._device_plans.clear()
             return
         from radixlang.kernels.gpu import advance
@@ -181,13 +189,6 @@ class AttentionPlan:
     def _begins_a_chunk(self) -> bool:
         """Whether tails have grown over the deterministic grid, where a new plan would cut them."""
         return self.deterministic and not bool((self.host_positions % GRID).all())
-
-    def _append(self, ranked: NDArray[np.int32]) -> None:
-        if self.num_steps == len(self._extra):
-            room = np.empty((max(64, self.num_steps), self.num_branches), dtype=np.int32)
-            self._extra = np.concatenate([self._extra, room])
-        self._extra[self.num_steps] = ranked
-        self.num_steps += 1
 
     def cpu_schedule(self, window: int | None) -> CpuSchedule:
         """The calls a layer makes on the CPU; built at first use, kept until it no longer holds."""
@@ -234,7 +235,7 @@ class AttentionPlan:
 
         topology = self.topology
         if self.num_steps:
-            topology = grow(topology, self._extra[: self.num_steps].T)
+            topology = grow(topology, self._grown())
         num_sms, arch = _device_shape(self.device)
         return build_units(
             topology,

@@ -116,11 +116,15 @@ class Generation(Future[Completion]):
 
     Backends call `push` and then `set_result` or `set_exception`, from one thread. Iterating
     yields each Delta as it comes and raises the generation's error, if there is one, at the end.
+
+    Until somebody asks for deltas (`is_followed`), a backend may keep them back: they then come
+    together, with the next token at the latest, and all of them before the end.
     """
 
     def __init__(self, on_cancel: Callable[[], None] | None = None) -> None:
         super().__init__()
         self._on_cancel = on_cancel
+        self.is_followed = False
         self._lock = RLock()  # of deltas and readers
         self._deltas: list[Delta] = []
         self._readers: list[Callable[[Delta | None], None]] = []
@@ -139,6 +143,7 @@ class Generation(Future[Completion]):
 
         Calls come from the publishing thread, so a reader must be quick and must not block.
         """
+        self.is_followed = True
         with self._lock:
             past = tuple(self._deltas)
             self._readers.append(reader)
@@ -151,6 +156,7 @@ class Generation(Future[Completion]):
     @property
     def deltas(self) -> tuple[Delta, ...]:
         """What has been published so far."""
+        self.is_followed = True
         with self._lock:
             return tuple(self._deltas)
 

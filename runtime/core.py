@@ -351,6 +351,8 @@ class EngineCore:
             for sequence in list(job.sequences):
                 self.scheduler.remove(sequence)
                 self.memory.detach(sequence)
+            if isinstance(job, GenerateJob) and not job.is_followed:
+                job.tell(self.later)  # what was kept back
             self._fail_future(job.future, error)
         self.branches.let_go(state)
         state.error = state.error or error

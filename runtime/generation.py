@@ -116,6 +116,17 @@ class GenerateJob(Job):
             self._after_constraint()
 
     @property
+    def is_followed(self) -> bool:
+        """Whether deltas are published with every step: what was forced is told by them."""
+        return self.generation.is_followed or self.matcher is not None
+
+    def tell(self, later: Callable[[Callable[[], None]], None]) -> None:
+        """Publish the text that has become final."""
+        delta = self.tracker.take_delta()
+        if delta is not None:
+            later(partial(self.generation.push, delta))
+
+    @property
     def is_ready(self) -> bool:
         """True when it has ended and nothing about its tokens is still to be computed."""
         waits = self._wants_logprobs and None in self._logprobs
@@ -220,7 +231,8 @@ class GenerateJob(Job):
         if sequence.lease is not None:
             memory.commit(sequence, min(sequence.num_computed, end))
             branch.drop_lease()
-            branch.lease, sequence.lease = sequence.lease, None
+            branch.lease = sequence.lease
+            sequence.hold(None)
             branch.lease.holder = branch.name
         branch.fixed = sequence.tokens[:end].copy()
         branch.run = (kept.rest,) if kept.rest else ()

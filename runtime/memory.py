@@ -85,7 +85,7 @@ class Memory:
         assert sequence.lease is None
         limit = sequence.num_tokens if self._end_of(sequence) is not None else sequence.first_logit
         match = self.tree.match(sequence.namespace, sequence.tokens[:limit])
-        sequence.lease = self.tree.lease(match.node, sequence.holder)
+        sequence.hold(self.tree.lease(match.node, sequence.holder))
         sequence.num_computed = match.length
         self.tree.forget_next_uses(match.node)
 
@@ -99,7 +99,7 @@ class Memory:
         sequence.tail = NO_SLOTS
         if sequence.lease is not None:
             sequence.lease.release()
-        sequence.lease = None
+        sequence.hold(None)
         sequence.num_computed = 0
 
     def end_rows(self, sequence: Sequence) -> Tensor | None:
@@ -115,8 +115,7 @@ class Memory:
         rest = sequence.tokens[start : sequence.first_logit]
         if first_token(rest[:1].tobytes()) in sequence.node.children:
             match = self.tree.match(sequence.namespace, sequence.tokens[: sequence.first_logit])
-            assert sequence.lease is not None
-            sequence.lease.move(match.node)
+            sequence.move(match.node)
             sequence.num_computed = match.length
             self._count(sequence, match.length, is_cached=True)
 
@@ -124,7 +123,7 @@ class Memory:
         """Read no more than num_tokens from the tree."""
         if sequence.num_committed > num_tokens and sequence.lease is not None:
             match = self.tree.match(sequence.namespace, sequence.tokens[:num_tokens])
-            sequence.lease.move(match.node)
+            sequence.move(match.node)
             sequence.num_computed = match.length
 
     def reserve(self, sequence: Sequence, num_new: int, ahead: int) -> None:
@@ -159,11 +158,10 @@ class Memory:
         num = end - start
         if num <= 0:
             return
-        assert sequence.lease is not None
         tokens, slots = sequence.tokens[start:end], sequence.tail[:num]
         sequence.tail = sequence.tail[num:]
         inserted = self.tree.insert(sequence.node, tokens, slots)
-        sequence.lease.move(inserted.node)
+        sequence.move(inserted.node)
         self.events.add("insert", inserted.num_inserted, sequence.holder)
 
     def trim(self, sequence: Sequence, num_new: int = 0) -> int:

@@ -131,7 +131,7 @@ class ModelRunner:
             ids: list[int] = []
             for sequence, num_new in batch:
                 ids += sequence.inputs(num_new).tolist()
-            input_ids = torch.tensor(ids, dtype=torch.int64, device=self.model.device)
+            input_ids = torch.from_numpy(np.array(ids, np.int64)).to(self.model.device)
         with self._profile.part("model"):
             hidden = self._forward(input_ids, plan)
             finite = hidden.float().sum(dim=1).isfinite()
@@ -177,8 +177,8 @@ class ModelRunner:
         layout = self._memory.tree.layout_version
         plan = self._plan
         if is_decode and plan is not None and planned == self._planned and layout == self._layout:
-            slots = [each.tail[each.num_computed - node.end] for each, node in planned]
-            plan.advance(np.array(slots, np.int32))
+            slots = [each.tail.item(each.num_written) for each, _ in planned]
+            plan.advance(np.array(slots, np.int64))
             return plan
         self.num_plans += 1
         plan = plan_for(self.model, tree_batch(batch), deterministic=self._deterministic)

@@ -108,8 +108,10 @@ class Scheduler:
         """
         batch: dict[Sequence, int] = {}
         budget = self.limits.max_batch_tokens
-        decoding = [each for each in self.running if not each.is_prefilling]
-        prefilling = [each for each in self.running if each.is_prefilling]
+        decoding: list[Sequence] = []
+        prefilling: list[Sequence] = []
+        for sequence in self.running:
+            (prefilling if sequence.is_prefilling else decoding).append(sequence)
         for sequence in (*decoding, *prefilling):
             if budget > 0 and sequence.is_running:
                 budget -= self._schedule(sequence, budget, batch)
@@ -149,7 +151,7 @@ class Scheduler:
             self.memory.follow(sequence)
             self._lead(sequence)
         num_new = min(sequence.num_pending, budget)
-        if self._make_room(sequence, num_new, batch):
+        if sequence.num_unwritten >= num_new or self._make_room(sequence, num_new, batch):
             batch[sequence] = num_new
             return num_new
         return 0
@@ -221,7 +223,8 @@ class Scheduler:
             sequence.draft = NO_DRAFT
             if batch[sequence] == sequence.num_pending == 1:
                 draft = sequence.job.draft(len(decoding))
-                sequence.draft = draft[: sequence.num_unwritten - 1]
+                if len(draft):
+                    sequence.draft = draft[: sequence.num_unwritten - 1]
 
     # ---- admission
 

@@ -38,8 +38,9 @@ class Sequence:
     """
 
     __slots__ = ("_buffer", "arrival", "counted", "draft", "first_logit", "followers",
-                 "holder", "is_running", "job", "leader_key", "lease", "namespace", "num_computed",
-                 "num_prompt", "num_tokens", "overtaken", "reached", "tail")  # fmt: skip
+                 "holder", "is_running", "job", "leader_key", "lease", "namespace",
+                 "num_committed", "num_computed", "num_prompt", "num_tokens", "overtaken",
+                 "reached", "tail")  # fmt: skip
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class Sequence:
         self.draft: TokenIds = NO_DRAFT
         self.holder = holder
         self.num_computed = 0
+        self.num_committed = 0  # tokens that it reads from the tree
         self.lease: Lease | None = None
         self.tail: Slots = NO_SLOTS
         self.arrival = 0
@@ -94,10 +96,16 @@ class Sequence:
         assert self.lease is not None
         return self.lease.node
 
-    @property
-    def num_committed(self) -> int:
-        """Tokens of this sequence that it reads from the tree."""
-        return 0 if self.lease is None else self.lease.node.end
+    def hold(self, lease: Lease | None) -> None:
+        """Read the tree up to where a lease ends, or (None) not at all."""
+        self.lease = lease
+        self.num_committed = 0 if lease is None else lease.node.end
+
+    def move(self, node: RadixNode) -> None:
+        """Lease another node instead."""
+        assert self.lease is not None
+        self.lease.move(node)
+        self.num_committed = node.end
 
     @property
     def num_written(self) -> int:

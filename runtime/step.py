@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -216,9 +215,8 @@ class Step:
             core.fail_job(job, error)
             return
         core.count_generated(job)
-        delta = job.tracker.take_delta() if job.ended is None else None
-        if delta is not None:
-            core.later(partial(job.generation.push, delta))
+        if job.is_followed and job.ended is None:
+            job.tell(core.later)
 
     def _accept_tokens(self, sequence: Sequence, job: GenerateJob, tokens: Items[_Token]) -> None:
         """Take the sampled tokens as long as the draft foresaw them, and the one after those."""

@@ -494,6 +494,27 @@ def test_cancel_frees_everything_in_every_state(make_runtime: MakeRuntime) -> No
     assert stats.num_pages_free == stats.num_pages_total
 
 
+def test_deltas_are_kept_back_until_somebody_asks_or_all_is_over(
+    make_runtime: MakeRuntime,
+) -> None:
+    runtime = make_runtime()
+    endless = SamplingParams(max_tokens=1900, min_tokens=1900, ignore_eos=True)
+    branches = [runtime.new_branch() for _ in range(2)]
+    for branch in branches:
+        branch.extend(prompt_ids(20, 8))
+    asked, unasked = (branch.generate(endless) for branch in branches)
+    while runtime.stats().num_generated_tokens < 60:
+        pass
+    assert len(next(iter(asked)).token_ids) > 10
+    for generation in (asked, unasked):
+        assert generation.cancel()
+        assert isinstance(generation.exception(TIMEOUT), CancelledError)
+        assert sum(len(delta.token_ids) for delta in generation.deltas) > 10
+        text = "".join(delta.text for delta in generation.deltas)
+        ids = [token for delta in generation.deltas for token in delta.token_ids]
+        assert text == runtime.decode(ids)
+
+
 def test_cancel_at_every_chunk_leaks_nothing(make_runtime: MakeRuntime) -> None:
     runtime = make_runtime(max_batch_tokens=5)
     for num_steps in range(1, 9):

@@ -107,6 +107,21 @@ def test_text_in_which_no_pattern_can_begin_is_streamed(
     assert "".join(shown) == kept.text
 
 
+@pytest.mark.parametrize("every", [1, 2, 5, 99])
+def test_text_that_is_asked_for_late_is_the_same(tiny_model: Any, every: int) -> None:
+    ids = tiny_model.tokenizer.encode("né 日本 🙂")
+    tracker = TextTracker(tiny_model.tokenizer.stream())
+    deltas = []
+    for number, token_id in enumerate(ids, 1):
+        tracker.push(token_id)
+        if number % every == 0:
+            deltas.append(tracker.take_delta())
+    kept, last = tracker.finish()
+    told = [delta for delta in (*deltas, last) if delta is not None]
+    assert kept.text == tracker.text == "".join(delta.text for delta in told) == "né 日本 🙂"
+    assert [token for delta in told for token in delta.token_ids] == ids
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_streams_never_show_what_a_pattern_cuts(tiny_model: Any, seed: int) -> None:
     choose = random.Random(seed)
