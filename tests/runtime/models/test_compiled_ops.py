@@ -30,6 +30,8 @@ Tensors = dict[str, tuple[torch.Tensor | None, ...]]
 @pytest.fixture(scope="module", params=SHAPES)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Plain and compiled ops of a shape, and what to call them with."""
+    if compiled_ops.find_compiler() is None:
+        pytest.skip("no C++ compiler on this machine; install g++")
     shape = SHAPES[request.param]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RADIXLANG_COMPILED", str(tmp_path_factory.mktemp("compiled")))
@@ -93,6 +95,7 @@ def test_turning_without_complex_numbers() -> None:
 def wide_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpsShape:
     """A shape that would be compiled, and an empty folder to keep it in."""
     monkeypatch.setenv("RADIXLANG_COMPILED", str(tmp_path))
+    monkeypatch.setenv("CXX", "g++")
     monkeypatch.setattr(compiled_ops, "NARROWEST", 0)
     return SHAPES["llama"]
 
