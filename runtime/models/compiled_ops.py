@@ -25,11 +25,10 @@ from typing import Any
 
 import torch
 
-from radixlang.home import home
 from radixlang.progress import each
 from radixlang.runtime.models import compile_ops, decoder, int8_ops, rotary, rotation
-from radixlang.runtime.models.digest import digest
 from radixlang.runtime.models.int8_ops import Int8Ops, OpsShape, plain_ops
+from radixlang.runtime.models.kept import digest, drop_older, kept_root
 
 NAMES = ("heads", "activated", "add_read", "attended")  # longest first
 NARROWEST = 256  # hidden size; smaller models are played with for less time than compiling takes
@@ -60,11 +59,10 @@ def ops_folder(shape: OpsShape) -> Path | None:
 
     None where the variable is empty, off Linux, without a C++ compiler, and for narrow models.
     """
-    given = os.environ.get("RADIXLANG_COMPILED")
+    root = kept_root("RADIXLANG_COMPILED", "compiled")
     can_compile = sys.platform == "linux" and find_compiler() is not None
-    if given == "" or not can_compile or shape.hidden_size < NARROWEST:
+    if root is None or not can_compile or shape.hidden_size < NARROWEST:
         return None
-    root = home() / "compiled" if given is None else Path(given)
     return root / f"{digest([repr(shape)])}-{digest(_made_from())}"
 
 
@@ -75,13 +73,11 @@ def find_compiler() -> str | None:
 
 def _make_sure(folder: Path, shape: OpsShape) -> bool:
     """Whether all ops are in the folder, compiled now if need be; who failed once is not asked."""
-    missing = [name for name in NAMES if not (folder / f"{name}.so").exists()]
-    if not missing or (folder / _FAILED).exists():
-        return not missing
+    are_there = all((folder / f"{name}.so").exists() for name in NAMES)
+    if are_there or (folder / _FAILED).exists():
+        return are_there
     with contextlib.suppress(OSError):
-        for old in folder.parent.glob(f"{folder.name.split('-')[0]}-*"):
-            if old != folder:
-                shutil.rmtree(old, ignore_errors=True)
+        drop_older(folder)
         folder.mkdir(parents=True, exist_ok=True)
         failure = _compile(folder, shape)
         if not failure:

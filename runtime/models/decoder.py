@@ -125,9 +125,7 @@ class Decoder:
             Residual stream [num_tokens, hidden_size], not yet normalised: see `logits`.
         """
         config = self.config
-        hidden = self._embed(input_ids)
-        if config.embed_scale != 1.0:
-            hidden = hidden * torch.tensor(config.embed_scale, dtype=hidden.dtype)
+        hidden = scaled_rows(self._embed, input_ids, config.embed_scale)
         turns = [rotary.at(positions) for rotary in self._rotary]
         for index, layer in enumerate(self._layers):
             turn = turns[config.layer_rope[index]]
@@ -178,6 +176,12 @@ class Decoder:
         gate, up = gate_up.chunk(2, dim=-1)
         out = layer.down(self._activation(gate).mul_(up))
         return out if layer.mlp_post_norm is None else layer.mlp_post_norm(out)
+
+
+def scaled_rows(embed: Embedding, input_ids: torch.Tensor, scale: float) -> torch.Tensor:
+    """Embedded tokens times a scale, which is rounded to their dtype first."""
+    rows = embed(input_ids)
+    return rows if scale == 1.0 else rows * torch.tensor(scale, dtype=rows.dtype)
 
 
 def soft_capped(logits: torch.Tensor, cap: float | None) -> torch.Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from radixlang.kernels.attention import attend
 from radixlang.runtime.models.config import ModelConfig
-from radixlang.runtime.models.decoder import Embedding, soft_capped
+from radixlang.runtime.models.decoder import Embedding, scaled_rows, soft_capped
 from radixlang.runtime.models.int8_ops import Int8Ops
 from radixlang.runtime.models.int8_product import Int8Product
 from radixlang.runtime.models.rotary import Rotary
@@ -75,6 +75,8 @@ class Int8Decoder:
         self.device = torch.device("cpu")
         self.config = config
         self._layers = tuple(layers)
+        # The norm behind a layer is the next layer's, or the head's.
+        self._next_gains = (*(layer.attn_gain for layer in layers[1:]), head.gain)
         self._embed = embed
         self._head = head
         self._ops = ops
@@ -94,10 +96,9 @@ class Int8Decoder:
         """See `Decoder.forward`."""
         ops, layers = self._ops, self._layers
         turns = [torch.view_as_real(rotary.at(positions)) for rotary in self._rotary]
-        next_gains = [*(layer.attn_gain for layer in layers[1:]), self._head.gain]
         stream = self._embedded(input_ids)
         levels, scale = ops.read(stream, layers[0].attn_gain)
-        for index, (layer, next_gain) in enumerate(zip(layers, next_gains, strict=True)):
+        for index, (layer, next_gain) in enumerate(zip(layers, self._next_gains, strict=True)):
             turn = turns[self.config.layer_rope[index]]
             heads = ops.heads(layer.qkv(levels), scale, turn, layer.qkv_bias, layer.qk_gain)
             levels, scale = ops.attended(self._attended(index, heads, kv[index], plan))
@@ -120,9 +121,7 @@ class Int8Decoder:
         return soft_capped(logits.float(), self.config.logit_soft_cap)
 
     def _embedded(self, input_ids: Tensor) -> Tensor:
-        stream = self._embed(input_ids)
-        if self.config.embed_scale != 1.0:
-            stream = stream * torch.tensor(self.config.embed_scale, dtype=stream.dtype)
+        stream = scaled_rows(self._embed, input_ids, self.config.embed_scale)
         return stream if self._after_embed is None else self._after_embed(stream)
 
     def _attended(

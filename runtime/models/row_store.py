@@ -15,9 +15,8 @@ from pathlib import Path
 
 import torch
 
-from radixlang.home import home
-from radixlang.runtime.models.digest import digest
 from radixlang.runtime.models.int8_product import Int8Rows
+from radixlang.runtime.models.kept import digest, drop_older, kept_root
 
 SPARE_BYTES = 1 << 30  # left free on the disk
 
@@ -45,9 +44,7 @@ class RowStore:
             return cls(None)
         name = digest([str(model.resolve())])
         folder = root / f"{name}-{digest(_made_from(model))}"
-        for old in root.glob(f"{name}-*"):
-            if old != folder:
-                shutil.rmtree(old, ignore_errors=True)
+        drop_older(folder)
         return cls(folder)
 
     def rows(self, name: str, make: Callable[[], Int8Rows]) -> Int8Rows:
@@ -64,10 +61,7 @@ class RowStore:
 
 def weights_folder() -> Path | None:
     """$RADIXLANG_WEIGHTS, or a folder in `home()`; None where the variable is empty."""
-    given = os.environ.get("RADIXLANG_WEIGHTS")
-    if given is None:
-        return home() / "weights"
-    return Path(given) if given else None
+    return kept_root("RADIXLANG_WEIGHTS", "weights")
 
 
 def _made_from(model: Path) -> Iterator[str]:
