@@ -212,7 +212,7 @@ class _Step:
 def _first(step: _Step, planned: list[Planned]) -> tuple[Tensor, Tensor]:
     """Output [num_tokens, group, kv_heads, d] and log-sum-exp of the units that cover all rows."""
     whole, _ = planned[0]
-    if len(planned) == 1 and (not isinstance(whole, Group) or whole.in_order):
+    if len(planned) == 1:
         out, lse = _run(step, whole)
         return out.contiguous(), lse.contiguous()
     dtype = torch.promote_types(step.packed.dtype, step.out_dtype)
@@ -292,7 +292,9 @@ def _run_group(step: _Step, unit: Group) -> tuple[Tensor, Tensor]:
     q = rows.reshape(unit.num_members, -1, step.heads, step.dim).transpose(1, 2)
     out, lse = _attend_group(step, unit, q, mask)
     out, lse = out.transpose(1, 2).reshape(rows.shape), lse.transpose(1, 2).reshape(rows.shape[:-1])
-    return (out, lse) if unit.real is None else (out[unit.real], lse[unit.real])
+    if unit.real is None:
+        return out, lse
+    return out.index_select(0, unit.real), lse.index_select(0, unit.real)
 
 
 def _attend_group(

@@ -34,6 +34,7 @@ SMALL_QUERIES = 16  # branches with up to this many new tokens share one padded 
 IN_PLACE_BYTES = 196_608  # keys in one run that are worth a call of their own
 APART_BYTES = 1_572_864  # a decoding tail in one run this long is not gathered beside others
 GATHER_BYTES = 1 << 25  # keys gathered for one call, which bounds its memory
+PADDED_KEYS = 16_384  # that padded rows may look at before another call costs less
 MASK_ROWS = 512  # rows of one masked call, which bounds its mask
 
 
@@ -213,12 +214,13 @@ class _Builder:
             return
         skip = max(0, int(self._lowest(begin, end)[0]) - start)
         slots, start = slots[skip:], start + skip
-        if end - begin == 1 and self._alone(slots, self.apart):
-            self.lone.append((rank, slots, start))
-            return
-        if end - begin > 1 and self.window is None and self._alone(slots, self.run):
-            self.first.append(self._group([(rank, slots, start)]))
-            return
+        if self._alone(slots, self.apart):
+            if end - begin == 1:
+                self.lone.append((rank, slots, start))
+                return
+            if self.window is None:
+                self.first.append(self._group([(rank, slots, start)]))
+                return
         if end - begin == 1 or self.window is None:
             slots, start = self._leave_runs(begin, end, slots, start)
         self.small.append((rank, slots, start))
@@ -249,11 +251,10 @@ class _Builder:
     ) -> tuple[NDArray[np.int32], int]:
         """Read the long runs at a tail's head in place; return what is left and where it starts."""
         count = end - begin
-        least = self.apart if count == 1 else self.run
         edges = np.flatnonzero(np.diff(slots[:-count]) != 1) + 1
         taken = 0
         for edge in [*edges.tolist(), len(slots) - count]:
-            if edge - taken < least:
+            if edge - taken < self.apart:
                 break
             self.rest.append(self._full(begin, end, slots[taken:edge]))
             taken = edge
@@ -284,18 +285,28 @@ class _Builder:
 
     def _groups(self) -> None:
         """Padded calls for short tails; lengths more than a factor of two apart stay apart."""
-        buckets: dict[tuple[int, int], list[_Tail]] = {}
-        counts = self.topology.num_queries
+        buckets: dict[int, list[_Tail]] = {}
         for entry in self.small:
             size = max(32, len(entry[1]) - 1).bit_length()
-            buckets.setdefault((int(counts[entry[0]] > 1), size), []).append(entry)
-        for entries in buckets.values():
+            buckets.setdefault(size, []).append(entry)
+        for entries in itertools.chain.from_iterable(map(self._by_rows, buckets.values())):
             longest = max(len(slots) for _, slots, _ in entries)
             size = max(1, self.most_gathered // longest)
             for begin in range(0, len(entries), size):
                 group = self._group(entries[begin : begin + size])
                 self.first.append(group)
                 self.growing.append(group)
+
+    def _by_rows(self, entries: list[_Tail]) -> list[list[_Tail]]:
+        """Tails of one row and of several apart, unless padding all to several costs less."""
+        counts = self.topology.num_queries
+        one = [entry for entry in entries if counts[entry[0]] == 1]
+        several = [entry for entry in entries if counts[entry[0]] > 1]
+        if not one or not several:
+            return [entries]
+        num_padded = len(one) * (max(int(counts[rank]) for rank, _, _ in several) - 1)
+        longest = max(len(slots) for _, slots, _ in entries)
+        return [entries] if num_padded * longest <= PADDED_KEYS else [one, several]
 
     def _group(self, entries: list[_Tail]) -> Group:
         ranks = np.array([rank for rank, _, _ in entries], dtype=np.int64)

@@ -117,8 +117,12 @@ class Group:
         self.in_order = straight
         padded = np.where(rows < 0, rows[:, :1], rows).reshape(-1)
         self.query_rows = None if straight else torch.from_numpy(padded)
-        self.real = None if bool(real.all()) else torch.from_numpy(np.flatnonzero(real))
-        self.target_rows = None if straight else torch.from_numpy(flat[real])
+        # From the padded rows back to the real ones, in their order.
+        found = np.flatnonzero(real)
+        found = found[np.argsort(flat[found], kind="stable")]
+        self.real = None if straight else torch.from_numpy(found)
+        is_run = len(found) == self.end - self.begin
+        self.target_rows = None if is_run else torch.from_numpy(flat[found])
 
     def _forget(self) -> None:
         """What layers have made of the tails is worth nothing once they have grown."""

@@ -30,6 +30,7 @@ from radixlang.runtime.healing import Healer, Unstable
 from radixlang.runtime.jobs import Job
 from radixlang.runtime.keyed_random import SeedSource
 from radixlang.runtime.next_uses import NextUses
+from radixlang.runtime.ngram_cache import NgramCache, Writing
 from radixlang.runtime.option_runs import option_runs
 from radixlang.runtime.radix import Namespace
 from radixlang.runtime.scoring import ScoreJob, num_shared
@@ -70,6 +71,7 @@ class Branches:
         self._next_uses = next_uses
         self._seeds = seeds
         self._healer: Healer | None = None
+        self.ngrams = NgramCache()
         self.weights_version = 0
         self._live: dict[BranchState, None] = {}
         self._resting: OrderedDict[BranchState, None] = OrderedDict()
@@ -177,7 +179,7 @@ class Branches:
             ),
             constraint=_checked(operation.constraint),
             unstable=self._unstable(state, operation, prompt),
-            drafter=Drafter(serving.draft_tokens) if serving.draft_tokens else None,
+            drafter=self._drafter(state.namespace),
             deadline_s=operation.deadline_s,
         )
         num_rows = 1 if job.unstable is None else 2
@@ -190,6 +192,10 @@ class Branches:
         )
         job.begin(sequence)
         return job
+
+    def _drafter(self, namespace: Namespace) -> Drafter | None:
+        most = self.serving.draft_tokens
+        return Drafter(most, Writing(self.ngrams, namespace)) if most else None
 
     def _unstable(
         self, state: BranchState, operation: Generate, prompt: TokenIds

@@ -64,6 +64,7 @@ def reset_counters(core: EngineCore) -> None:
 def flush(core: EngineCore) -> int:
     """Drop all that no lease holds; returns the number of tokens."""
     core.memory.ends.clear()
+    core.branches.ngrams.clear()
     core.upkeep.wake()
     return core.memory.tree.clear()
 

@@ -132,11 +132,12 @@ class GenerateJob(Job):
         waits = self._wants_logprobs and None in self._logprobs
         return self.ended is not None and not waits
 
-    def draft(self, num_running: int) -> TokenIds:
+    def draft(self) -> tuple[TokenIds, float]:
         """A guess at the tokens after the pending one, no longer than what may still come."""
         if self.drafter is None or self.ended is not None:
-            return NO_DRAFT
-        return self.drafter.propose(self.sequence.tokens, num_running)[: self.num_to_write]
+            return NO_DRAFT, 0.0
+        draft = self.drafter.propose(self.sequence.tokens)[: self.num_to_write]
+        return draft, self.drafter.rate if len(draft) else 0.0
 
     def rows(self) -> list[SamplingRow]:
         """What the sampler needs for the next token, and for those after each token of the draft;

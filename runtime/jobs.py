@@ -54,9 +54,9 @@ class Job:
         """Most tokens that may still be generated and then read by a later one."""
         return 0
 
-    def draft(self, num_running: int) -> TokenIds:
-        """A guess at the tokens after the pending one, for a step beside `num_running` others."""
-        return NO_DRAFT
+    def draft(self) -> tuple[TokenIds, float]:
+        """A guess at the tokens after the pending one, and the chance that one of them is right."""
+        return NO_DRAFT, 0.0
 
     @property
     def is_ready(self) -> bool:

@@ -18,13 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from radixlang.errors import PoolExhaustedError
-from radixlang.runtime.drafts import NO_DRAFT
+from radixlang.runtime.drafts import NO_DRAFT, choose_lengths
 from radixlang.runtime.jobs import Job
 from radixlang.runtime.memory import Memory
 from radixlang.runtime.pool import PoolFull
 from radixlang.runtime.radix import RadixNode
 from radixlang.runtime.radix_node import as_edge, num_common_tokens, walk
-from radixlang.runtime.sequence import Sequence
+from radixlang.runtime.sequence import Sequence, TokenIds
 from radixlang.runtime.stats import Counters
 from radixlang.runtime.waiting import WaitingQueue
 
@@ -217,14 +217,29 @@ class Scheduler:
         )
 
     def _draft(self, batch: dict[Sequence, int]) -> None:
-        """Guess ahead where a token is to be sampled, in slots that are free anyway."""
+        """Guess ahead where a token is to be sampled, in slots that are free anyway.
+
+        What is left of the budget bounds it: a step of more rows takes disproportionately longer.
+        """
         decoding = [each for each in batch if not each.is_prefilling]
+        guesses: list[TokenIds] = []
+        rates: list[float] = []
         for sequence in decoding:
-            sequence.draft = NO_DRAFT
+            sequence.draft = guess = NO_DRAFT
+            rate = 0.0
             if batch[sequence] == sequence.num_pending == 1:
-                draft = sequence.job.draft(len(decoding))
-                if len(draft):
-                    sequence.draft = draft[: sequence.num_unwritten - 1]
+                guess, rate = sequence.job.draft()
+            guesses.append(guess[: sequence.num_unwritten - 1])
+            rates.append(rate)
+        longest = max(map(len, guesses), default=0)
+        if not longest:
+            return
+        budget = self.limits.max_batch_tokens - sum(batch.values())
+        for sequence, guess, length in zip(
+            decoding, guesses, choose_lengths(rates, longest), strict=True
+        ):
+            sequence.draft = guess[: min(length, budget)]
+            budget -= len(sequence.draft)
 
     # ---- admission
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from radixlang.kernels.attention import attend
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.decoder import Embedding, scaled_rows, soft_capped
 from radixlang.runtime.models.int8_ops import Int8Ops
-from radixlang.runtime.models.int8_product import Int8Product
+from radixlang.runtime.models.int8_product import Int8Product, whole_tiles
 from radixlang.runtime.models.rotary import Rotary
 
 
@@ -95,8 +96,9 @@ class Int8Decoder:
     def forward(self, input_ids: Tensor, positions: Tensor, plan: Any, kv: Any) -> Tensor:
         """See `Decoder.forward`."""
         ops, layers = self._ops, self._layers
+        num_tokens, positions = len(input_ids), _padded(positions)
         turns = [torch.view_as_real(rotary.at(positions)) for rotary in self._rotary]
-        stream = self._embedded(input_ids)
+        stream = self._embedded(_padded(input_ids))
         levels, scale = ops.read(stream, layers[0].attn_gain)
         for index, (layer, next_gain) in enumerate(zip(layers, self._next_gains, strict=True)):
             turn = turns[self.config.layer_rope[index]]
@@ -109,13 +111,13 @@ class Int8Decoder:
             stream, levels, scale = ops.add_read(
                 stream, layer.down(levels), scale, layer.down_bias, layer.mlp_post_gain, next_gain
             )
-        return stream
+        return stream[:num_tokens]
 
     @torch.no_grad()
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Decoder.logits`."""
-        levels, scale = self._ops.read(hidden, self._head.gain)
-        logits: Tensor = self._head.product(levels).mul_(scale)
+        levels, scale = self._ops.read(_padded(hidden), self._head.gain)
+        logits: Tensor = self._head.product(levels)[: len(hidden)].mul_(scale[: len(hidden)])
         if self._head.bias is not None:
             logits.add_(self._head.bias)
         return soft_capped(logits.float(), self.config.logit_soft_cap)
@@ -127,13 +129,24 @@ class Int8Decoder:
     def _attended(
         self, index: int, heads: tuple[Tensor, Tensor, Tensor], layer_kv: Any, plan: Any
     ) -> Tensor:
-        config = self.config
+        config, real = self.config, slice(plan.num_tokens)
+        q, k, v = heads
         out = attend(
-            *heads,
+            q[real],
+            k[real],
+            v[real],
             layer_kv,
             plan,
             scale=config.attention_scale,
             window=config.windows[index],
             soft_cap=config.attention_soft_cap,
         )
-        return out.contiguous()  # compiled ops take nothing else
+        return _padded(out)
+
+
+def _padded(rows: Tensor) -> Tensor:
+    """As many rows as products like, the last of them zeros; contiguous, as compiled ops ask."""
+    num_padding = whole_tiles(len(rows)) - len(rows)
+    if not num_padding:
+        return rows.contiguous()
+    return F.pad(rows, (0, 0) * (rows.dim() - 1) + (0, num_padding))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ LEVELS = 127.0  # the largest level
 TINY = 1e-30  # a row of zeros has this peak
 _ZERO_POINT = 128  # FBGEMM's activations are unsigned
 MIN_BULK = 5  # rows from which oneDNN's kernel is the faster one, where the CPU has AMX
+TILE_ROWS = 16  # of AMX
 
 
 class Int8Rows(NamedTuple):
@@ -77,6 +79,18 @@ def quantize_rows(weight: torch.Tensor, fine_rows: tuple[int, int] | None = None
     return rows if fine_rows is None else _finer(weight, rows, *fine_rows)
 
 
+def whole_tiles(num_rows: int) -> int:
+    """How many rows to multiply, of which the last are padding.
+
+    oneDNN makes machine code for every number of rows that it meets, 0.3 ms and 0.3 MB a weight's
+    shape; and it multiplies a multiple of 16 rows faster than one or two less.
+    """
+    if num_rows < MIN_BULK or not has_amx():
+        return num_rows
+    return -(-num_rows // TILE_ROWS) * TILE_ROWS
+
+
+@cache
 def has_amx() -> bool:
     """Whether this CPU multiplies 8-bit tiles and oneDNN may use them."""
     return bool(torch.cpu._is_amx_tile_supported() and torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]

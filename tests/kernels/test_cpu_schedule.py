@@ -121,6 +121,25 @@ def test_tails_are_read_in_place_as_long_as_they_grow_evenly() -> None:
     assert group.index.numpy().reshape(4, 6)[:, 1:].T.tolist() == expected
 
 
+@pytest.mark.parametrize(
+    ("length", "sizes"),
+    [(200, [16]), (1500, [15, 1]), (5000, [1])],
+    ids=["one call for all", "padding would cost more", "long enough to be read in place"],
+)
+def test_a_draft_shares_the_call_of_the_others_while_that_costs_less(
+    length: int, sizes: list[int]
+) -> None:
+    batch = level_forest((16,), (length,))
+    batch.branch_num_queries[5] += 2
+    batch.branch_query_start[5] -= 2
+    plan = plan_attention(batch, num_heads=4, num_kv_heads=2, head_dim=64)
+    first = plan.cpu_schedule(None).first
+    groups = [unit for unit in first if isinstance(unit, Group)]
+    assert sorted((group.num_members for group in groups), reverse=True) == sizes
+    assert max(group.num_queries for group in groups) == 3
+    assert [sorted(s) for s in coverage(plan, None)] == [sorted(s) for s in slots_seen(batch, None)]
+
+
 @pytest.mark.parametrize("counts", [(1,), (8,), (32,)])
 @pytest.mark.parametrize("length", [300, 2100])
 def test_a_tree_without_sharing_makes_the_calls_of_sharing_off(

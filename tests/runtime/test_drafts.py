@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from radixlang.errors import ParameterError
 from radixlang.params import SamplingParams
 from radixlang.runtime import drafts
-from radixlang.runtime.drafts import MAX_MATCH, MIN_MATCH, Drafter, lookup
+from radixlang.runtime.drafts import MAX_MATCH, MIN_MATCH, Drafter, choose_lengths, lookup
+from radixlang.runtime.ngram_cache import MAX_NGRAMS, NgramCache, Writing
 
 TIMEOUT = 60
 MakeRuntime = Callable[..., Any]
@@ -68,14 +69,46 @@ def test_a_draft_continues_a_real_match(tokens: list[int], count: int) -> None:
         assert draft == [whole[i % len(whole)] for i in range(count)]
 
 
+# ---- what others have written
+
+
+def drafter_of(cache: NgramCache, namespace: str = "") -> Drafter:
+    return Drafter(8, Writing(cache, namespace))
+
+
+def test_what_another_has_written_is_a_draft_too() -> None:
+    cache = NgramCache()
+    first, other, stranger = drafter_of(cache), drafter_of(cache), drafter_of(cache, "elsewhere")
+    text = [1, 2, 3]
+    for token in (4, 5, 6, 7, 8):
+        assert first.propose(ids(*text)).tolist() == []
+        text.append(token)
+    assert other.propose(ids(9, 2, 3, 4)).tolist() == [5, 6, 7]  # its last is not known yet
+    assert other.propose(ids(9, 3, 4, 5, 3, 4)).tolist() == [5, 3, 4] * 2 + [5, 3]  # its own first
+    assert stranger.propose(ids(9, 2, 3, 4)).tolist() == []
+    assert drafter_of(cache).propose(ids(1)).tolist() == []
+    cache.clear()
+    assert other.propose(ids(9, 2, 3, 4)).tolist() == []
+
+
+def test_the_oldest_ngrams_are_forgotten() -> None:
+    cache, text = NgramCache(), list(range(20_000))
+    writing = Writing(cache, "")
+    writing.extend(ids(*text[:10]))
+    assert len(cache) == 0
+    writing.extend(ids(*text))
+    assert len(cache) == MAX_NGRAMS
+    assert writing.guess(ids(8, 9, 10), 2).tolist() == []
+    assert writing.guess(ids(19_990, 19_991, 19_992), 2).tolist() == [19_993, 19_994]
+
+
 # ---- how many
 
 
 def test_wrong_guesses_make_drafts_shorter_until_there_are_none() -> None:
-    drafter, text = Drafter(8), ids(*[1, 2, 3, 4, 5, 6, 7, 8, 9] * 2)
-    lengths = []
+    drafter, lengths = drafter_of(NgramCache()), []
     while not lengths or lengths[-1]:
-        lengths.append(len(drafter.propose(text, 2)))
+        lengths += choose_lengths([drafter.rate], 8)
         drafter.learn(lengths[-1], 0)
     assert lengths == sorted(lengths, reverse=True)
     assert lengths[0] > 1
@@ -83,25 +116,51 @@ def test_wrong_guesses_make_drafts_shorter_until_there_are_none() -> None:
 
 
 def test_a_drafter_that_gave_up_sees_when_its_guesses_come_true() -> None:
-    drafter, text = Drafter(8), [1, 2, 3] * 4
-    while len(drafter.propose(ids(*text), 1)):
+    drafter, text = drafter_of(NgramCache()), [1, 2, 3] * 4
+    for _ in range(30):
         drafter.learn(8, 0)
     lengths = []
-    for _ in range(30):
+    while not lengths or not lengths[-1]:
+        assert drafter.propose(ids(*text)).tolist() == [*text[-3:], *text[-3:], *text[-3:-1]]
+        lengths += choose_lengths([drafter.rate], 8)
         text.append(text[-3])
-        lengths.append(len(drafter.propose(ids(*text), 1)))
-        if lengths[-1]:
-            break
-    assert lengths[-1] > 1
-    assert len(lengths) < 5
+    assert lengths[0] == 0
+    assert len(lengths) < 6
 
 
 def test_right_guesses_make_drafts_as_long_as_allowed() -> None:
-    drafter, text = Drafter(8), ids(*[1, 2, 3] * 4)
+    drafter = drafter_of(NgramCache())
     for _ in range(8):
         drafter.learn(8, 8)
-    assert len(drafter.propose(text, 1)) == 8
-    assert len(drafter.propose(text, 64)) == 0  # a row would cost more than it gives
+    assert choose_lengths([drafter.rate], 8) == [8]
+
+
+def test_a_draft_must_be_better_the_more_generations_wait_for_it() -> None:
+    least = []
+    for num in (1, 2, 8, 32, 128):
+        rates = [rate / 100 for rate in range(100)]
+        least.append(next(rate for rate in rates if any(choose_lengths([rate] * num, 8))))
+    assert least == sorted(least)
+    assert 0.1 < least[0] < least[-1] < 0.9
+
+
+def test_one_good_guess_among_many_generations_is_left_alone() -> None:
+    alone = choose_lengths([0.9], 8)
+    assert choose_lengths([0.9] + [0.0] * 31, 8) == [0] * 32
+    assert alone[0] > 4
+    among_two = choose_lengths([0.9, 0.0], 8)
+    assert 0 < among_two[0] <= alone[0]
+    assert among_two[1] == 0
+
+
+@given(st.lists(st.floats(0, 0.99), min_size=1, max_size=40), st.integers(1, 12))
+def test_lengths_follow_the_rates(rates: list[float], most: int) -> None:
+    lengths = choose_lengths(rates, most)
+    assert len(lengths) == len(rates)
+    assert all(0 <= length <= most for length in lengths)
+    ranked = [length for _, length in sorted(zip(rates, lengths, strict=True))]
+    assert ranked == sorted(ranked)
+    assert all(length == 0 for rate, length in zip(rates, lengths, strict=True) if rate == 0)
 
 
 # ---- in the engine

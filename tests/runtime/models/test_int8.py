@@ -15,10 +15,12 @@ from radixlang.runtime.models.config import from_transformers
 from radixlang.runtime.models.int8 import build_int8_decoder
 from radixlang.runtime.models.int8_ops import in_blocks, quantize
 from radixlang.runtime.models.int8_product import (
+    MIN_BULK,
     Int8Product,
     Int8Rows,
     quantize_rows,
     warn_once_in_silence,
+    whole_tiles,
 )
 from radixlang.runtime.models.linear import DenseLinear, TransposedLinear
 from radixlang.runtime.models.loader import load_model
@@ -108,6 +110,16 @@ def test_error_is_that_of_eight_bits_and_fine_rows_have_less(cpu: str) -> None:
     assert coarse.max() < 0.02
     assert fine[16:48].mean() < 0.8 * coarse[16:48].mean()
     torch.testing.assert_close(fine[:16], coarse[:16])
+
+
+@pytest.mark.parametrize("amx", [True, False])
+def test_products_take_whole_tiles_where_there_are_any(
+    monkeypatch: pytest.MonkeyPatch, amx: bool
+) -> None:
+    monkeypatch.setattr(int8_product, "has_amx", lambda: amx)
+    found = [whole_tiles(num) for num in (1, MIN_BULK - 1, MIN_BULK, 16, 17, 512, 513)]
+    tiles = [1, MIN_BULK - 1, 16, 16, 32, 512, 528]
+    assert found == (tiles if amx else [1, MIN_BULK - 1, MIN_BULK, 16, 17, 512, 513])
 
 
 def test_counts_every_packing(cpu: str) -> None:
