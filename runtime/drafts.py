@@ -74,10 +74,11 @@ class Drafter:
         self._tried = _PAST * self._tried + num_kept + (num_kept < num_drafted)
 
 
-def choose_lengths(rates: Sequence[float], most: int) -> list[int]:
+def choose_lengths(rates: Sequence[float], most: int, *, is_ragged: bool = False) -> list[int]:
     """How many tokens to draft, up to `most`, for each generation of a step.
 
-    `rates` are the chances that its guesses are right, 0 where there is no guess. What the step
+    `rates` are the chances that its guesses are right, 0 where there is no guess. A step that is
+    ragged computes several tokens for some of them anyway. What the step
     gets done, for the time that it takes, is to be as much as possible. A token is worth less
     where others are in the step: if they are not faster too, then it only saves the step's time
     for one of them later.
@@ -89,7 +90,12 @@ def choose_lengths(rates: Sequence[float], most: int) -> list[int]:
     kept = np.asarray(rates)[:, None] ** length  # the chance that a token is right
     pays = kept * worth > row_cost
     done = 1 + worth * np.cumsum((kept * pays).sum(0))
-    time = 1 + DRAFTS_COST + LENGTH_COST * length + row_cost * np.cumsum(pays.sum(0))
+    time = (
+        1
+        + (0 if is_ragged else DRAFTS_COST)
+        + LENGTH_COST * length
+        + row_cost * np.cumsum(pays.sum(0))
+    )
     best = int((done / time).argmax())
     if done[best] <= time[best]:
         return [0] * num

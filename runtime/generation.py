@@ -32,7 +32,7 @@ from radixlang.runtime.sequence import Sequence, TokenIds
 from radixlang.runtime.stopping import Kept, TextTracker
 
 if TYPE_CHECKING:
-    from radixlang.runtime.constraints import CompiledConstraint
+    from radixlang.runtime.constraints import CompiledConstraint, Matcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +82,18 @@ class GenerateJob(Job):
         self.constraint = constraint
         self.matcher = constraint.matcher() if constraint is not None else None
         self.unstable = unstable
-        self.drafter = drafter if constraint is None else None
         self.sequence: Sequence
         self.num_forced = 0
         self.first_token_s: float | None = None
         self.ended: tuple[FinishReason, str | int | None] | None = None
         self._logprobs: list[TokenLogprob | None] = []
         self._wants_logprobs = params.logprobs or params.top_logprobs > 0
+        # Log-probabilities of what a constraint forces come from steps of their own.
+        self.drafter = None if constraint is not None and self._wants_logprobs else drafter
+        self._ahead: list[Matcher] = []
         plain = SamplingRow(params, seed, 0)
         self._is_greedy = plain.is_plain and constraint is None and not self._wants_logprobs
         self._end_ids = frozenset(() if params.ignore_eos else limits.end_ids)
-        self._bitmask: NDArray[np.int32] | None = None
         self._kept: Kept | None = None
         self._last: Delta | None = None
         self.num_counted = (0, 0)  # generated and forced tokens that the statistics have
@@ -137,7 +138,28 @@ class GenerateJob(Job):
         if self.drafter is None or self.ended is not None:
             return NO_DRAFT, 0.0
         draft = self.drafter.propose(self.sequence.tokens)[: self.num_to_write]
+        if self.matcher is not None and len(draft):
+            draft = draft[: self.matcher.num_valid(draft.tolist())]
         return draft, self.drafter.rate if len(draft) else 0.0
+
+    def look_ahead(self) -> list[Matcher]:
+        """A matcher behind each token of the draft, which ends where the constraint does."""
+        self._ahead = []
+        here: Any = self.matcher
+        for token_id in self.sequence.draft.tolist():
+            here = here.fork()
+            try:
+                here.consume((token_id,))
+            except ConstraintError:
+                break
+            self._ahead.append(here)
+        self.shorten_draft(len(self._ahead))
+        return self._ahead
+
+    def shorten_draft(self, num_tokens: int) -> None:
+        """Take no more than so many tokens of the draft."""
+        del self._ahead[num_tokens:]
+        self.sequence.draft = self.sequence.draft[:num_tokens]
 
     def rows(self) -> list[SamplingRow]:
         """What the sampler needs for the next token, and for those after each token of the draft;
@@ -153,7 +175,7 @@ class GenerateJob(Job):
     def _row(self, ahead: int) -> SamplingRow:
         """The row after `ahead` tokens of the draft."""
         params, sequence, index = self.params, self.sequence, self.num_generated + ahead
-        row = SamplingRow(params, self.seed, index, bitmask=self._mask())
+        row = SamplingRow(params, self.seed, index, bitmask=self._mask(ahead))
         if index < params.min_tokens:
             row.held_back = (*self._end_ids, *params.stop_token_ids)
         elif params.ignore_eos and self.matcher is not None:
@@ -343,13 +365,13 @@ class GenerateJob(Job):
             partial=self.tracker.text,
         )
 
-    def _mask(self) -> NDArray[np.int32] | None:
+    def _mask(self, ahead: int) -> NDArray[np.int32] | None:
         if self.matcher is None:
             return None
-        if self._bitmask is None:
-            self._bitmask = np.zeros(-(-self.limits.num_logits // 32), np.int32)
-        self.matcher.fill_bitmask(self._bitmask)
-        return self._bitmask
+        matcher = self._ahead[ahead - 1] if ahead else self.matcher
+        bitmask = np.empty(-(-self.limits.num_logits // 32), np.int32)
+        matcher.fill_bitmask(bitmask)
+        return bitmask
 
 
 def _check_anew(constraint: CompiledConstraint, text: str, incomplete: IncompleteError) -> None:

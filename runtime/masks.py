@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from radixlang.runtime.generation import GenerateJob
 from radixlang.runtime.sequence import Sequence
 
 if TYPE_CHECKING:
-    from radixlang.runtime.constraints import MaskWorker
+    from radixlang.runtime.constraints import MaskWorker, Matcher
 
 
 class Masks:
@@ -21,6 +22,7 @@ class Masks:
     def __init__(self) -> None:
         self._worker: MaskWorker | None = None
         self._jobs: list[GenerateJob] = []
+        self._ahead: list[list[Matcher]] = []  # of each job, behind the tokens of its draft
         self._running: Future[list[BaseException | None]] | None = None
 
     def submit(self, sequences: list[Sequence]) -> None:
@@ -38,16 +40,24 @@ class Masks:
             from radixlang.runtime.constraints import MaskWorker
 
             self._worker = MaskWorker()
+        self._ahead = [list(job.look_ahead()) for job in self._jobs]
         matchers = [job.matcher for job in self._jobs if job.matcher is not None]
-        self._running = self._worker.submit(matchers)
+        self._running = self._worker.submit([*matchers, *chain.from_iterable(self._ahead)])
 
     def collect(self) -> list[tuple[GenerateJob, BaseException]]:
-        """Wait for the masks; returns the jobs whose constraint came to a dead end."""
+        """Wait for the masks; returns the jobs whose constraint came to a dead end.
+
+        A draft ends where its constraint would: the end is found where it comes, not ahead.
+        """
         running, self._running = self._running, None
         if running is None:
             return []
         errors = running.result()
-        pairs = zip(self._jobs, errors, strict=True)
+        errors_ahead = iter(errors[len(self._jobs) :])
+        for job, ahead in zip(self._jobs, self._ahead, strict=True):
+            ends = [next(errors_ahead) is not None or matcher.is_finished for matcher in ahead]
+            job.shorten_draft([*ends, True].index(True))
+        pairs = zip(self._jobs, errors[: len(self._jobs)], strict=True)
         return [(job, error) for job, error in pairs if error is not None]
 
     def close(self) -> None:

@@ -227,17 +227,17 @@ class Scheduler:
         for sequence in decoding:
             sequence.draft = guess = NO_DRAFT
             rate = 0.0
-            if batch[sequence] == sequence.num_pending == 1:
+            num_new = batch[sequence]
+            if 0 < num_new == sequence.num_pending:
                 guess, rate = sequence.job.draft()
-            guesses.append(guess[: sequence.num_unwritten - 1])
+            guesses.append(guess[: max(0, sequence.num_unwritten - num_new)])
             rates.append(rate)
         longest = max(map(len, guesses), default=0)
         if not longest:
             return
         budget = self.limits.max_batch_tokens - sum(batch.values())
-        for sequence, guess, length in zip(
-            decoding, guesses, choose_lengths(rates, longest), strict=True
-        ):
+        lengths = choose_lengths(rates, longest, is_ragged=sum(batch.values()) > len(batch))
+        for sequence, guess, length in zip(decoding, guesses, lengths, strict=True):
             sequence.draft = guess[: min(length, budget)]
             budget -= len(sequence.draft)
 

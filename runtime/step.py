@@ -14,6 +14,7 @@ from radixlang.errors import NumericalError, RadixlangError
 from radixlang.runtime.drafts import NO_DRAFT
 from radixlang.runtime.generation import GenerateJob, no_token_left
 from radixlang.runtime.masks import Masks
+from radixlang.runtime.radix_node import num_common_tokens
 from radixlang.runtime.sampler import SamplingRow, sample
 from radixlang.runtime.sequence import Sequence
 
@@ -222,17 +223,23 @@ class Step:
         """Take the sampled tokens as long as the draft foresaw them, and the one after those."""
         draft, sequence.draft = sequence.draft, NO_DRAFT
         num_kept = 0
-        for token_id, is_finite, is_allowed, logprob in tokens:
+        for row, (token_id, is_finite, is_allowed, logprob) in enumerate(tokens):
+            if row < num_kept:
+                continue  # what comes after this one was forced
             if not is_finite:
                 raise _not_finite(sequence)
             if not is_allowed:
                 raise no_token_left(job)
+            num_before = sequence.num_tokens
             job.accept(token_id, logprob)
-            is_last = job.ended is not None or num_kept == len(draft)
-            if is_last or token_id != draft[num_kept]:
+            if job.ended is not None:
                 break
-            num_kept += 1
-            self._core.memory.wrote(sequence, 1)
+            new = sequence.tokens[num_before:]  # with what a constraint forces behind it
+            num_same = num_common_tokens(new.tobytes(), draft[num_kept:].tobytes())
+            self._core.memory.wrote(sequence, num_same)
+            num_kept += num_same
+            if num_same < len(new):
+                break
         if len(draft) and job.drafter is not None:
             job.drafter.learn(len(draft), num_kept)
             self._core.counters.num_draft_tokens += len(draft)

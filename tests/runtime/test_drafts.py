@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from radixlang.constraints import JsonSchema
 from radixlang.errors import ParameterError
 from radixlang.params import SamplingParams
 from radixlang.runtime import drafts
@@ -153,6 +154,12 @@ def test_one_good_guess_among_many_generations_is_left_alone() -> None:
     assert among_two[1] == 0
 
 
+def test_a_step_that_is_ragged_anyway_is_quicker_to_draft() -> None:
+    rates = [0.5] * 16
+    assert not any(choose_lengths(rates, 8))
+    assert all(choose_lengths(rates, 8, is_ragged=True))
+
+
 @given(st.lists(st.floats(0, 0.99), min_size=1, max_size=40), st.integers(1, 12))
 def test_lengths_follow_the_rates(rates: list[float], most: int) -> None:
     lengths = choose_lengths(rates, most)
@@ -183,11 +190,13 @@ def prompts() -> list[list[int]]:
     return [phrase + rng.integers(3, 448, 5).tolist() for _ in range(3)]
 
 
-def outcomes(runtime: Any, params: SamplingParams) -> list[Any]:
+def outcomes(runtime: Any, params: SamplingParams, constraint: Any = None) -> list[Any]:
     branches = [runtime.new_branch() for _ in prompts()]
     for branch, prompt in zip(branches, prompts(), strict=True):
         branch.extend(prompt)
-    generations = [branch.generate(params) for branch in branches]
+    if constraint is not None:
+        constraint = runtime.compile_constraint(constraint)
+    generations = [branch.generate(params, constraint=constraint) for branch in branches]
     results = [each.result(TIMEOUT) for each in generations]
     for branch, generation, done in zip(branches, generations, results, strict=True):
         assert "".join(delta.text for delta in generation) == done.text
@@ -231,6 +240,53 @@ def test_drafts_change_no_token(
             assert a.logprob == pytest.approx(b.logprob, abs=1e-4)
     assert plain.stats().num_draft_tokens == 0
     assert 0 < guessing.stats().num_accepted_draft_tokens < guessing.stats().num_draft_tokens
+    assert guessing.audit() == []
+    assert guessing.flush_cache() > 0
+    assert guessing.stats().num_pages_free == guessing.stats().num_pages_total
+
+
+FIELDS = {
+    "kind": {"enum": ["guide", "note"]},
+    "stars": {"type": "integer", "minimum": 1, "maximum": 500},
+    "draft": {"type": "boolean"},
+}
+SCHEMA = {
+    "type": "object",
+    "properties": FIELDS,
+    "required": list(FIELDS),
+    "additionalProperties": False,
+}
+CONSTRAINTS: dict[str, Any] = {
+    "forced": "(one|two|three) and then (one|two|three), which is [a-d]{3,9}\\.",
+    "free": "[a-z ]{20,40}",
+    "json": JsonSchema.of(SCHEMA, whitespace=1),
+}
+
+
+@pytest.mark.parametrize("wrong_in", [None, 3])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("kind", CONSTRAINTS)
+def test_drafts_change_no_token_under_a_constraint(
+    make_runtime: MakeRuntime,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    temperature: float,
+    wrong_in: int | None,
+) -> None:
+    params = SamplingParams(max_tokens=120, temperature=temperature, seed=2)
+    plain, guessing = make_runtime(draft_tokens=0), make_runtime(draft_tokens=6)
+    right = outcomes(plain, params, CONSTRAINTS[kind])
+    assert {done.finish_reason for done in right} <= {"constraint", "eos"}
+    whole = [[*prompt, *done.token_ids] for prompt, done in zip(prompts(), right, strict=True)]
+    foresee(monkeypatch, whole, wrong_in=wrong_in)
+    for expected, found in zip(right, outcomes(guessing, params, CONSTRAINTS[kind]), strict=True):
+        assert found.token_ids == expected.token_ids
+        assert found.text == expected.text
+        assert found.finish_reason == expected.finish_reason
+        assert found.stop_reason == expected.stop_reason
+        assert found.usage.num_forced_tokens == expected.usage.num_forced_tokens
+    assert guessing.stats().num_accepted_draft_tokens > 0
+    assert guessing.stats().num_steps < plain.stats().num_steps
     assert guessing.audit() == []
     assert guessing.flush_cache() > 0
     assert guessing.stats().num_pages_free == guessing.stats().num_pages_total
