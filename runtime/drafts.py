@@ -78,10 +78,9 @@ def choose_lengths(rates: Sequence[float], most: int, *, is_ragged: bool = False
     """How many tokens to draft, up to `most`, for each generation of a step.
 
     `rates` are the chances that its guesses are right, 0 where there is no guess. A step that is
-    ragged computes several tokens for some of them anyway. What the step
-    gets done, for the time that it takes, is to be as much as possible. A token is worth less
-    where others are in the step: if they are not faster too, then it only saves the step's time
-    for one of them later.
+    ragged computes several tokens for some of them anyway. What the step gets done, for the time
+    that it takes, is to be as much as possible. A token is worth less where others are in the
+    step: if they are not faster too, then it only saves the step's time for one of them later.
     """
     num = len(rates)
     row_cost = ROW_COST / (1 + GENERATION_COST * (num - 1))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from radixlang.protocol import TokenLogprob
     from radixlang.runtime.core import EngineCore
 
-MAX_LOGIT_ROWS = 256  # rows of logits in memory at once
+MAX_LOGIT_ROWS = 64  # rows of logits in memory at once: 200 KB each with 50,000 tokens
 
 
 @dataclass(slots=True, eq=False)
