@@ -214,7 +214,7 @@ class _Builder:
             return
         skip = max(0, int(self._lowest(begin, end)[0]) - start)
         slots, start = slots[skip:], start + skip
-        if self._alone(slots, self.apart):
+        if self._alone(slots):
             if end - begin == 1:
                 self.lone.append((rank, slots, start))
                 return
@@ -225,9 +225,9 @@ class _Builder:
             slots, start = self._leave_runs(begin, end, slots, start)
         self.small.append((rank, slots, start))
 
-    def _alone(self, slots: NDArray[np.int32], least: int) -> bool:
+    def _alone(self, slots: NDArray[np.int32]) -> bool:
         """Whether a tail is worth a call of its own: one run, and long or lonely."""
-        if len(slots) < least and self.topology.num_branches > 2:
+        if len(slots) < self.apart and self.topology.num_branches > 2:
             return False
         return int(slots[-1]) - int(slots[0]) == len(slots) - 1 and keys_of(slots).index is None
 

@@ -113,16 +113,19 @@ class Group:
         flat = rows.reshape(-1)
         real = flat >= 0
         self.begin, self.end = int(flat[real].min()), int(flat[real].max()) + 1
-        straight = bool(real.all()) and np.array_equal(flat, np.arange(self.begin, self.end))
-        self.in_order = straight
-        padded = np.where(rows < 0, rows[:, :1], rows).reshape(-1)
-        self.query_rows = None if straight else torch.from_numpy(padded)
+        self.query_rows: Tensor | None = None
+        self.real: Tensor | None = None
+        self.target_rows: Tensor | None = None
+        self.in_order = np.array_equal(flat, np.arange(self.begin, self.end))
+        if self.in_order:
+            return
+        self.query_rows = torch.from_numpy(np.where(rows < 0, rows[:, :1], rows).reshape(-1))
         # From the padded rows back to the real ones, in their order.
         found = np.flatnonzero(real)
         found = found[np.argsort(flat[found], kind="stable")]
-        self.real = None if straight else torch.from_numpy(found)
-        is_run = len(found) == self.end - self.begin
-        self.target_rows = None if is_run else torch.from_numpy(flat[found])
+        self.real = torch.from_numpy(found)
+        if len(found) < self.end - self.begin:
+            self.target_rows = torch.from_numpy(flat[found])
 
     def _forget(self) -> None:
         """What layers have made of the tails is worth nothing once they have grown."""

@@ -90,7 +90,7 @@ class GenerateJob(Job):
         self._wants_logprobs = params.logprobs or params.top_logprobs > 0
         # Log-probabilities of what a constraint forces come from steps of their own.
         self.drafter = None if constraint is not None and self._wants_logprobs else drafter
-        self._ahead: list[Matcher] = []
+        self.ahead: list[Matcher] = []  # a matcher behind each token of the draft
         plain = SamplingRow(params, seed, 0)
         self._is_greedy = plain.is_plain and constraint is None and not self._wants_logprobs
         self._end_ids = frozenset(() if params.ignore_eos else limits.end_ids)
@@ -142,9 +142,9 @@ class GenerateJob(Job):
             draft = draft[: self.matcher.num_valid(draft.tolist())]
         return draft, self.drafter.rate if len(draft) else 0.0
 
-    def look_ahead(self) -> list[Matcher]:
-        """A matcher behind each token of the draft, which ends where the constraint does."""
-        self._ahead = []
+    def look_ahead(self) -> None:
+        """Fork a matcher for each token of the draft, which ends where the constraint does."""
+        self.ahead = []
         here: Any = self.matcher
         for token_id in self.sequence.draft.tolist():
             here = here.fork()
@@ -152,13 +152,12 @@ class GenerateJob(Job):
                 here.consume((token_id,))
             except ConstraintError:
                 break
-            self._ahead.append(here)
-        self.shorten_draft(len(self._ahead))
-        return self._ahead
+            self.ahead.append(here)
+        self.shorten_draft(len(self.ahead))
 
     def shorten_draft(self, num_tokens: int) -> None:
         """Take no more than so many tokens of the draft."""
-        del self._ahead[num_tokens:]
+        del self.ahead[num_tokens:]
         self.sequence.draft = self.sequence.draft[:num_tokens]
 
     def rows(self) -> list[SamplingRow]:
@@ -368,7 +367,7 @@ class GenerateJob(Job):
     def _mask(self, ahead: int) -> NDArray[np.int32] | None:
         if self.matcher is None:
             return None
-        matcher = self._ahead[ahead - 1] if ahead else self.matcher
+        matcher = self.ahead[ahead - 1] if ahead else self.matcher
         bitmask = np.empty(-(-self.limits.num_logits // 32), np.int32)
         matcher.fill_bitmask(bitmask)
         return bitmask

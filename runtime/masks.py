@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from radixlang.runtime.generation import GenerateJob
 from radixlang.runtime.sequence import Sequence
 
 if TYPE_CHECKING:
-    from radixlang.runtime.constraints import MaskWorker, Matcher
+    from radixlang.runtime.constraints import MaskWorker
 
 
 class Masks:
@@ -22,7 +21,6 @@ class Masks:
     def __init__(self) -> None:
         self._worker: MaskWorker | None = None
         self._jobs: list[GenerateJob] = []
-        self._ahead: list[list[Matcher]] = []  # of each job, behind the tokens of its draft
         self._running: Future[list[BaseException | None]] | None = None
 
     def submit(self, sequences: list[Sequence]) -> None:
@@ -40,9 +38,11 @@ class Masks:
             from radixlang.runtime.constraints import MaskWorker
 
             self._worker = MaskWorker()
-        self._ahead = [list(job.look_ahead()) for job in self._jobs]
         matchers = [job.matcher for job in self._jobs if job.matcher is not None]
-        self._running = self._worker.submit([*matchers, *chain.from_iterable(self._ahead)])
+        for job in self._jobs:
+            job.look_ahead()
+            matchers += job.ahead
+        self._running = self._worker.submit(matchers)
 
     def collect(self) -> list[tuple[GenerateJob, BaseException]]:
         """Wait for the masks; returns the jobs whose constraint came to a dead end.
@@ -54,8 +54,8 @@ class Masks:
             return []
         errors = running.result()
         errors_ahead = iter(errors[len(self._jobs) :])
-        for job, ahead in zip(self._jobs, self._ahead, strict=True):
-            ends = [next(errors_ahead) is not None or matcher.is_finished for matcher in ahead]
+        for job in self._jobs:
+            ends = [next(errors_ahead) is not None or matcher.is_finished for matcher in job.ahead]
             job.shorten_draft([*ends, True].index(True))
         pairs = zip(self._jobs, errors[: len(self._jobs)], strict=True)
         return [(job, error) for job, error in pairs if error is not None]

@@ -235,8 +235,9 @@ class Scheduler:
         longest = max(map(len, guesses), default=0)
         if not longest:
             return
-        budget = self.limits.max_batch_tokens - sum(batch.values())
-        lengths = choose_lengths(rates, longest, is_ragged=sum(batch.values()) > len(batch))
+        num_rows = sum(batch.values())
+        budget = self.limits.max_batch_tokens - num_rows
+        lengths = choose_lengths(rates, longest, is_ragged=num_rows > len(batch))
         for sequence, guess, length in zip(decoding, guesses, lengths, strict=True):
             sequence.draft = guess[: min(length, budget)]
             budget -= len(sequence.draft)
