@@ -19,6 +19,7 @@ from radixlang.kernels.reference import path_of
 from radixlang.runtime.decode_graph import DecodeGraphs
 from radixlang.runtime.lease import Lease
 from radixlang.runtime.memory import Memory
+from radixlang.runtime.models.allocator import StepHeap
 from radixlang.runtime.models.decoder import Decoder
 from radixlang.runtime.models.model import CausalModel, plan_for
 from radixlang.runtime.pool import Slots
@@ -122,6 +123,7 @@ class ModelRunner:
         self._layout = -1
         self.num_plans = 0
         self._graphs: DecodeGraphs | None = None
+        self._heap = StepHeap()
 
     def run(self, batch: Batch) -> Output:
         """Compute pending tokens (of each at least 1) and drafts of a batch and write their KV."""
@@ -136,6 +138,8 @@ class ModelRunner:
             hidden = self._forward(input_ids, plan)
             finite = hidden.float().sum(dim=1).isfinite()
             all_finite = bool(finite.all())
+        if hidden.device.type == "cpu":
+            self._heap.computed(len(ids))
         offsets = list(accumulate(counts[:-1], initial=0))
         if all_finite:
             return Output(hidden, offsets, [True] * len(batch))

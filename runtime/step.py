@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from radixlang.protocol import TokenLogprob
     from radixlang.runtime.core import EngineCore
 
-MAX_LOGIT_ROWS = 64  # rows of logits in memory at once: 200 KB each with 50,000 tokens
+MAX_LOGIT_ROWS = 32  # rows of logits in memory at once: 200 KB each with 50,000 tokens
 
 
 @dataclass(slots=True, eq=False)
@@ -164,6 +164,7 @@ class Step:
             here = slice(start, start + MAX_LOGIT_ROWS)
             logits = self._logits(_select(hidden, index[here]))
             got = sample(logits, rows[here], self._vocab_size)
+            del logits  # before the next ones take as much
             tokens += zip(got.token_ids, got.is_finite, got.is_allowed, got.logprobs, strict=True)
         rest = iter(tokens)
         return {each: list(islice(rest, len(rows))) for each, rows in asked}

@@ -90,3 +90,14 @@ def code_bytes() -> int:
     )
     assert kinds
     return sum(map(int, kinds)) * 1024
+
+
+def test_a_heap_of_steps_is_given_back_behind_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    seen: list[int] = []
+    monkeypatch.setattr(allocator, "give_back", lambda: given.append(len(seen)))
+    heap = allocator.StepHeap()
+    for num_rows in (512, 512, 100, 16, 16, 400, 64, 32, *[16] * 40):
+        seen.append(num_rows)
+        heap.computed(num_rows)
+    assert given == [3, 8, 40]  # after a prefill, and every 512 rows
