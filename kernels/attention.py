@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from radixlang.kernels.cpu import attend_cpu
+from radixlang.kernels.cpu import Halves, attend_cpu, attend_halves
 from radixlang.kernels.graph_plan import GraphPlan
 from radixlang.kernels.plan import AttentionPlan
 from radixlang.kernels.reference import attend_reference
@@ -76,6 +76,31 @@ def attend(
             scale=scale, window=window, soft_cap=soft_cap, sinks=sinks,
         ).to(q.dtype)  # fmt: skip
     return attend_cpu(q, layer_kv, plan, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)
+
+
+def attend_in_halves(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layer_kv: LayerKV,
+    plan: AttentionPlan,
+    *,
+    scale: float,
+    window: int | None = None,
+    soft_cap: float | None = None,
+) -> Tensor | Halves:
+    """As `attend`, but two partials of all rows are left to the caller to join, on the CPU.
+
+    Whoever reads the result in one go over its rows joins them there for less than `attend` does.
+    """
+    if plan.backend == "cpu" and soft_cap is None:
+        _check(q, k, plan, window)
+        write_kv(layer_kv, plan, k, v)
+        halves = attend_halves(q, layer_kv, plan, scale=scale, window=window)
+        if halves is not None:
+            return halves
+        return attend_cpu(q, layer_kv, plan, scale=scale, window=window)
+    return attend(q, k, v, layer_kv, plan, scale=scale, window=window, soft_cap=soft_cap)
 
 
 def _store_triton(

@@ -79,6 +79,47 @@ def attend_cpu(
     return out.transpose(1, 2).reshape(q.shape).to(q.dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """Partials of all rows over two parts of their keys, as torch's kernel leaves them.
+
+    One partial of all keys stands for both: joined with itself it is itself. Rows are ranked:
+    `plan.row_inverse`, where there is one, puts what is made of them in order. Outputs
+    [num_tokens, group, kv_heads, d] in the pool's dtype, and natural log-sum-exps
+    [num_tokens, group, kv_heads] in float32; all contiguous.
+    """
+
+    first: Tensor
+    first_lse: Tensor
+    second: Tensor
+    second_lse: Tensor
+
+
+def attend_halves(
+    q: Tensor, layer_kv: LayerKV, plan: AttentionPlan, *, scale: float, window: int | None = None
+) -> Halves | None:
+    """What `attend_cpu` would merge, where it is one or two partials of all rows; else None.
+
+    Most steps are so: a prompt's, and those of a fork, over what is shared and over the tails.
+    """
+    schedule = plan.cpu_schedule(window)
+    if schedule.halves is None or q.dtype != torch.float32:
+        return None
+    own, shared = schedule.halves
+    heads, group, dim = plan.num_kv_heads, plan.group_size, plan.head_dim
+    rows = q if plan.row_order is None else q.index_select(0, plan.row_order)
+    packed = rows.view(-1, heads, group, dim).transpose(1, 2)
+    packed = packed.to(layer_kv.k.dtype, memory_format=torch.contiguous_format).contiguous()
+    step = _Step(packed, layer_kv, heads, dim, scale, None, layer_kv.k.dtype)
+    first, first_lse = (part.contiguous() for part in _run(step, own))
+    if shared is None:
+        return Halves(first, first_lse, first, first_lse)
+    second, second_lse = (part.transpose(1, 2) for part in step.call(shared))
+    return Halves(
+        first, first_lse, second.reshape(first.shape), second_lse.reshape(first_lse.shape)
+    )
+
+
 def _alone(q: Tensor, pool: LayerKV, lone: Lone, scale: float) -> Tensor:
     """One call of torch's own and nothing around it, but the merge of its pieces."""
     k, v = _in_place(pool, lone)

@@ -57,12 +57,26 @@ class CpuSchedule:
     def _prepare(self) -> None:
         """What all layers share: units, and the call of each that is no more than one."""
         self.alone = self._lone()
+        self.halves = self._halves()
         is_alone = self.alone is not None
         self.planned_first = [(each, None if is_alone else self._call(each)) for each in self.first]
 
     def _call(self, unit: Unit) -> Call | None:
         heads, dim = self._heads
         return Call.of(unit, heads, self._group_size, dim)
+
+    def _halves(self) -> tuple[Unit, Call | None] | None:
+        """The unit of all rows and the call of shared keys beside it, where that is all to do."""
+        own = self.first[0]
+        if len(self.first) > 1 or len(self.rest) > 1 or not isinstance(own, Group | Causal):
+            return None
+        if isinstance(own, Group) and (own.target_rows is not None or own.length > STRETCH):
+            return None
+        if not self.rest:
+            return None if self.alone else (own, None)
+        shared, call = self.planned_rest[0]
+        covers_all = shared.begin == own.begin and shared.end == own.end
+        return (own, call) if call is not None and covers_all else None
 
     def _lone(self) -> Lone | None:
         """The one call that is all of the step, or None where there is more to do."""

@@ -30,7 +30,7 @@ from radixlang.runtime.models import compile_ops, decoder, int8_ops, rotary, rot
 from radixlang.runtime.models.int8_ops import Int8Ops, OpsShape, plain_ops
 from radixlang.runtime.models.kept import digest, drop_older, kept_root
 
-NAMES = ("heads", "activated", "add_read", "attended")  # longest first
+NAMES = ("heads", "activated", "add_read", "joined", "attended")  # longest first
 NARROWEST = 256  # hidden size; smaller models are played with for less time than compiling takes
 LIMIT_S = 300  # of compiling
 _FAILED = "failed.txt"

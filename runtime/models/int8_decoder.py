@@ -14,12 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from radixlang.kernels.attention import attend
+from radixlang.kernels.attention import attend, attend_in_halves
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.decoder import Embedding, scaled_rows, soft_capped
-from radixlang.runtime.models.int8_ops import Int8Ops
+from radixlang.runtime.models.int8_ops import Int8Ops, Levels
 from radixlang.runtime.models.int8_product import Int8Product, whole_tiles
 from radixlang.runtime.models.rotary import Rotary
+
+Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys and values, [num_tokens, heads, head_dim]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class Int8Decoder:
         self._embed = embed
         self._head = head
         self._ops = ops
+        self._kv_dtype = getattr(torch, ops.shape.kv_dtype)
         self._after_embed = after_embed
         self._rotary = [Rotary(rope, config.head_dim, self.device) for rope in config.ropes]
 
@@ -103,7 +106,7 @@ class Int8Decoder:
         for index, (layer, next_gain) in enumerate(zip(layers, self._next_gains, strict=True)):
             turn = turns[self.config.layer_rope[index]]
             heads = ops.heads(layer.qkv(levels), scale, turn, layer.qkv_bias, layer.qk_gain)
-            levels, scale = ops.attended(self._attended(index, heads, kv[index], plan))
+            levels, scale = self._attended(index, heads, kv[index], plan)
             stream, levels, scale = ops.add_read(
                 stream, layer.o(levels), scale, layer.o_bias, layer.attn_post_gain, layer.mlp_gain
             )
@@ -126,22 +129,32 @@ class Int8Decoder:
         stream = scaled_rows(self._embed, input_ids, self.config.embed_scale)
         return stream if self._after_embed is None else self._after_embed(stream)
 
-    def _attended(
-        self, index: int, heads: tuple[Tensor, Tensor, Tensor], layer_kv: Any, plan: Any
-    ) -> Tensor:
-        config, real = self.config, slice(plan.num_tokens)
-        q, k, v = heads
-        out = attend(
-            q[real],
-            k[real],
-            v[real],
+    def _attended(self, index: int, heads: Heads, layer_kv: Any, plan: Any) -> Levels:
+        """Attention's output in levels."""
+        config = self.config
+        q, k, v = heads if len(heads[0]) == plan.num_tokens else _cut(heads, plan.num_tokens)
+        # Compiled ops take the cache's dtype that they were made for, and do not ask.
+        fits = layer_kv.k.dtype == self._kv_dtype
+        out = (attend_in_halves if fits else attend)(
+            q,
+            k,
+            v,
             layer_kv,
             plan,
             scale=config.attention_scale,
             window=config.windows[index],
             soft_cap=config.attention_soft_cap,
         )
-        return _padded(out)
+        if isinstance(out, Tensor):
+            return self._ops.attended(_padded(out))
+        levels = self._ops.joined(out.first, out.first_lse, out.second, out.second_lse)
+        return _padded_levels(levels, plan.row_inverse)
+
+
+def _cut(heads: Heads, num_tokens: int) -> Heads:
+    """Without the rows that are padding."""
+    q, k, v = heads
+    return q[:num_tokens], k[:num_tokens], v[:num_tokens]
 
 
 def _padded(rows: Tensor) -> Tensor:
@@ -150,3 +163,10 @@ def _padded(rows: Tensor) -> Tensor:
     if not num_padding:
         return rows.contiguous()
     return F.pad(rows, (0, 0) * (rows.dim() - 1) + (0, num_padding))
+
+
+def _padded_levels(levels: Levels, order: Tensor | None) -> Levels:
+    """The same of levels and their scales, put in order first."""
+    if order is None:
+        return _padded(levels[0]), _padded(levels[1])
+    return _padded(levels[0].index_select(0, order)), _padded(levels[1].index_select(0, order))

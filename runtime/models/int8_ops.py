@@ -65,6 +65,8 @@ class Int8Ops:
             [n, 1, head_dim / 2, 2], bias or None, gain of the query and key norms or None; to
             q, k and v, each [n, heads, head_dim], q and k turned, k and v in the cache's dtype.
         attended: attention's output [n, num_heads, head_dim]; to its levels.
+        joined: two partials of it, each [n, group, num_kv_heads, head_dim] in the cache's dtype and
+            its log-sum-exp [n, group, num_kv_heads]; to the levels of the whole.
         add_read: stream, product of what is added, its scales, its bias or None, the gain of a
             norm after it or None, the gain of the next norm or None; to the stream with it, and
             the levels of that as in `read`.
@@ -76,6 +78,7 @@ class Int8Ops:
     read: Callable[[Tensor, Tensor | None], Levels]
     heads: Callable[..., tuple[Tensor, Tensor, Tensor]]
     attended: Callable[[Tensor], Levels]
+    joined: Callable[[Tensor, Tensor, Tensor, Tensor], Levels]
     add_read: Callable[..., tuple[Tensor, Tensor, Tensor]]
     activated: Callable[[Tensor, Tensor, Tensor | None], Levels]
 
@@ -95,6 +98,7 @@ def plain_ops(shape: OpsShape, turn: Callable[[Tensor, Tensor], Tensor] = rotate
         read=read,
         heads=partial(split_heads, shape, turn),
         attended=lambda out: quantize(out.reshape(out.shape[0], -1)),
+        joined=join_halves,
         add_read=partial(add_and_read, shape.norm_eps, read),
         activated=partial(activate, ACTIVATIONS[shape.activation], inner),
     )
@@ -142,6 +146,13 @@ def split_heads(
     )
     kv_dtype = getattr(torch, shape.kv_dtype)
     return q, k.to(kv_dtype), v.to(kv_dtype)
+
+
+def join_halves(first: Tensor, first_lse: Tensor, second: Tensor, second_lse: Tensor) -> Levels:
+    """See `Int8Ops.joined`; each half weighs as much as the exponentials that it is the mean of."""
+    share = torch.sigmoid(second_lse - first_lse).unsqueeze(-1)
+    whole = torch.lerp(first.float(), second.float(), share)
+    return quantize(whole.transpose(1, 2).reshape(whole.shape[0], -1))
 
 
 def add_and_read(

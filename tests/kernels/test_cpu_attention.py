@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from radixlang.kernels import cpu
 from radixlang.kernels import plan as plan_module
-from radixlang.kernels.attention import LayerKV, attend
+from radixlang.kernels.attention import LayerKV, attend, attend_in_halves
 from radixlang.kernels.batch import TreeBatch
 from radixlang.kernels.forests import level_forest, poisoned_pool, random_forest
 from radixlang.kernels.plan import AttentionPlan, plan_attention
@@ -191,6 +191,51 @@ def with_cold_planes(k: torch.Tensor, v: torch.Tensor) -> tuple[LayerKV, LayerKV
     pool = LayerKV(k, v, cold[0], cold[1], scales[0], scales[1])
     exact = [plane * scale[..., None] for plane, scale in zip(cold, scales, strict=True)]
     return pool, LayerKV(exact[0], exact[1])
+
+
+def joined(halves: cpu.Halves, plan: AttentionPlan) -> torch.Tensor:
+    """The whole, [num_tokens, num_heads, head_dim] in flat order."""
+    lses = torch.stack((halves.first_lse, halves.second_lse)).double()
+    parts = torch.stack((halves.first, halves.second)).double()
+    whole = (torch.softmax(lses, 0).unsqueeze(-1) * parts).sum(0).transpose(1, 2)
+    whole = whole.reshape(plan.q_shape)
+    return whole if plan.row_inverse is None else whole[plan.row_inverse]
+
+
+@pytest.mark.parametrize("pool_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("queries", [1, 3])
+@pytest.mark.parametrize("is_in_order", [True, False])
+@pytest.mark.parametrize(
+    ("branches", "lengths", "num_parts"),
+    [((1, 5), (700, 33), 2), ((1, 7), (12, 40), 1), ((1, 3, 9), (900, 700, 21), 0)],
+)
+def test_halves_join_to_what_attend_gives(
+    branches: tuple[int, ...],
+    lengths: tuple[int, ...],
+    num_parts: int,
+    is_in_order: bool,
+    queries: int,
+    pool_dtype: torch.dtype,
+) -> None:
+    batch = level_forest(branches, lengths, num_queries=queries)
+    if not is_in_order:  # the first and the last branch change places
+        leaves = batch.branch_segment.copy()
+        leaves[[0, -1]] = leaves[[-1, 0]]
+        batch = dataclasses.replace(batch, branch_segment=leaves)
+    plan = plan_attention(batch, num_heads=6, num_kv_heads=2, head_dim=16)
+    pools = [poisoned_pool(batch, 2, 16, dtype=pool_dtype) for _ in range(2)]
+    q, k, v = torch.randn(plan.q_shape), *torch.randn(2, *plan.kv_shape)
+    found = attend_in_halves(q, k, v, LayerKV(*pools[0]), plan, scale=0.25)
+    expected = attend(q, k, v, LayerKV(*pools[1]), plan, scale=0.25)
+    if not num_parts:
+        assert isinstance(found, torch.Tensor)
+        assert torch.equal(found, expected)
+        return
+    assert isinstance(found, cpu.Halves)
+    assert (found.first is found.second) == (num_parts == 1)
+    assert found.first.dtype == pool_dtype
+    assert all(getattr(found, field.name).is_contiguous() for field in dataclasses.fields(found))
+    torch.testing.assert_close(joined(found, plan).float(), expected, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("seed", range(6))
