@@ -1,10 +1,11 @@
 """Peak resident memory beside what it is made of: weights, keys and values, and the rest.
 
-    python -m benchmarks.peak
+    python -m benchmarks.peak                  # the workloads one after another in a process
+    python -m benchmarks.peak --alone          # each in a process of its own
     python -m benchmarks.peak --workloads W2 W3 W7 --quantization none
 
-One process loads the model and runs workloads of `benchmarks.speed` one after another, each with
-an empty cache. A row has the bytes of the model's weights as they are held, the most keys and
+A process loads the model and runs workloads of `benchmarks.speed` one after another, each with an
+empty cache. A row has the bytes of the model's weights as they are held, the most keys and
 values that the workload had, and the peak of the resident size while it ran, as Linux counts it.
 The bound is weights + KV + 300 MB, of which Python, torch and what else a runtime imports take
 most before any model is there: the first row. Exit status 1: a workload is above it.
@@ -16,6 +17,8 @@ it cannot; KV is the most so far then, for what was written once is still there.
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -38,8 +41,11 @@ def main() -> int:
     )
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--quantization", choices=("auto", "int8", "none"), default="auto")
+    parser.add_argument("--alone", action="store_true", help="a process for each workload")
     parser.add_argument("--pause", type=float, default=2.0, help="seconds between workloads")
     args = parser.parse_args()
+    if args.alone:
+        return max([run_alone(name, args.quantization) for name in args.workloads])
     quantization = None if args.quantization == "none" else args.quantization
     print("| MB | " + " | ".join(COLUMNS) + " |")
     print("|---" * (len(COLUMNS) + 1) + "|")
@@ -55,6 +61,12 @@ def main() -> int:
             come_to_rest(runtime, args.pause)
             rests.append(serve(runtime, WORKLOADS[name](Text(ids)), weights))
     return 0 if max(rests) <= ALLOWED else 1
+
+
+def run_alone(name: str, quantization: str) -> int:
+    """Print the rows of a process that runs nothing but one workload; returns its exit status."""
+    command = [sys.executable, "-m", "benchmarks.peak", "--workloads", name]
+    return subprocess.run([*command, "--quantization", quantization], check=False).returncode
 
 
 def come_to_rest(runtime: Runtime, pause_s: float) -> None:

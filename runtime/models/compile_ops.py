@@ -62,14 +62,17 @@ def compile_op(shape: OpsShape, name: str, folder: Path) -> None:
 
 
 def examples(shape: OpsShape) -> dict[str, tuple[Tensor | None, ...]]:
-    """Tensors that the ops to compile can be called with."""
+    """Tensors that the ops to compile can be called with; given twice, one would count as one."""
     hidden, inner, head = shape.hidden_size, shape.intermediate_size, shape.head_dim
     num_qk = shape.num_heads + shape.num_kv_heads
     num_values = shape.num_kv_heads * head
-    group, kv_dtype = shape.num_heads // shape.num_kv_heads, getattr(torch, shape.kv_dtype)
 
     def given(is_there: bool, *size: int) -> Tensor | None:
         return torch.randn(size) if is_there else None
+
+    def partial() -> tuple[Tensor, Tensor]:
+        lse = torch.randn(NUM_ROWS, shape.num_heads // shape.num_kv_heads, shape.num_kv_heads)
+        return torch.randn(*lse.shape, head).to(getattr(torch, shape.kv_dtype)), lse
 
     scale = torch.rand(NUM_ROWS, 1)
     return {
@@ -80,10 +83,7 @@ def examples(shape: OpsShape) -> dict[str, tuple[Tensor | None, ...]]:
             given(shape.has_qk_gain, num_qk, head),
         ),
         "attended": (torch.randn(NUM_ROWS, shape.num_heads, head),),
-        "joined": 2 * (
-            torch.randn(NUM_ROWS, group, shape.num_kv_heads, head).to(kv_dtype),
-            torch.randn(NUM_ROWS, group, shape.num_kv_heads),
-        ),
+        "joined": (*partial(), *partial()),
         "add_read": (
             torch.randn(NUM_ROWS, hidden), torch.randn(NUM_ROWS, hidden), scale,
             given(shape.has_write_biases, hidden), given(shape.has_post_norms, hidden),

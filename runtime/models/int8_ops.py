@@ -150,7 +150,8 @@ def split_heads(
 
 def join_halves(first: Tensor, first_lse: Tensor, second: Tensor, second_lse: Tensor) -> Levels:
     """See `Int8Ops.joined`; each half weighs as much as the exponentials that it is the mean of."""
-    share = torch.sigmoid(second_lse - first_lse).unsqueeze(-1)
+    # Of a single number torch's sigmoid has other last bits than of a vector: hence in float64.
+    share = torch.sigmoid((second_lse - first_lse).double()).float().unsqueeze(-1)
     whole = torch.lerp(first.float(), second.float(), share)
     return quantize(whole.transpose(1, 2).reshape(whole.shape[0], -1))
 

@@ -58,6 +58,13 @@ def called(ops: Int8Ops, name: str, given: tuple[Any, ...], rows: slice = slice(
     return list(getattr(ops, name)(*chosen))
 
 
+@pytest.mark.parametrize("shape", SHAPES.values())
+def test_no_tensor_of_the_examples_is_given_twice(shape: OpsShape) -> None:
+    for given in compile_ops.examples(shape).values():
+        there = [tensor for tensor in given if tensor is not None]
+        assert len({tensor.data_ptr() for tensor in there}) == len(there)
+
+
 @pytest.mark.parametrize("name", compiled_ops.NAMES)
 @pytest.mark.parametrize("num_rows", [1, 5, 40])
 def test_compiled_ops_are_the_plain_ones(pair: Any, name: str, num_rows: int) -> None:
