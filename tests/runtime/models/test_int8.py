@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
 
 from radixlang.errors import ParameterError
-from radixlang.runtime.models import int8_product
+from radixlang.kernels.attention import attend, attend_in_halves
+from radixlang.kernels.cpu import Halves
+from radixlang.runtime.models import int8_decoder, int8_product
 from radixlang.runtime.models.config import from_transformers
 from radixlang.runtime.models.int8 import build_int8_decoder
 from radixlang.runtime.models.int8_ops import in_blocks, quantize
@@ -256,6 +260,41 @@ def test_smollm2_is_served_in_int8_by_default_and_stays_close(
     a, b = tables
     assert float((a.exp() * (a - b)).sum(-1).mean()) < 0.01
     assert float((a.argmax(-1) == b.argmax(-1)).float().mean()) > 0.95
+
+
+@pytest.mark.model
+def test_a_fork_joins_its_partials_as_attention_merges_them(
+    forest: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pydoc_data.topics import topics
+
+    loaded = load_model()
+    model, prefix = loaded.model, np.arange(520, dtype=np.int32)
+    ids = torch.tensor(loaded.tokenizer.encode(topics["for"] + topics["while"])[:552])
+    tails = [np.arange(start, start + 8, dtype=np.int32) for start in range(520, 552, 8)]
+    new = torch.stack([ids[tail] for tail in tails])
+    kinds: list[type] = []
+
+    def decoded() -> torch.Tensor:
+        """Logits of four branches behind one prefix: seven tokens each, then one."""
+        pool = forest(dataclasses.replace(loaded.config, dtype=model._ops.shape.kv_dtype))
+        pool.logits(model, ids[:520], pool.plan(prefix[:0], [prefix], [520]))
+        most = pool.plan(prefix, [tail[:7] for tail in tails], [7] * 4)
+        first = pool.logits(model, new[:, :7], most).view(4, 7, -1)
+        last = pool.logits(model, new[:, 7:], pool.plan(prefix, tails, [1] * 4)).view(4, 1, -1)
+        return torch.cat((first, last), dim=1).log_softmax(-1)
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        out = attend_in_halves(*args, **kwargs)
+        kinds.append(type(out))
+        return out
+
+    monkeypatch.setattr(int8_decoder, "attend_in_halves", noted)
+    joined = decoded()
+    assert kinds == [Halves] * 3 * loaded.config.num_layers
+    monkeypatch.setattr(int8_decoder, "attend_in_halves", attend)
+    merged = decoded()
+    assert float((joined.exp() * (joined - merged)).sum(-1).mean()) < 0.01  # levels that tip over
 
 
 @pytest.mark.parametrize("width", [1536, 640])
