@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from radixlang.constraints import Grammar, JsonSchema, Regex, match
 from radixlang.errors import ConstraintError
+from radixlang.runtime import constraints
 
 NAMES = ["a", "b", "name", "é"]
 SCALARS = st.one_of(
@@ -27,6 +29,14 @@ SCALARS = st.one_of(
                      {"type": "string", "format": "date"}, {"const": "é"},
                      {"not": {"type": ["array", "object", "number"]}}]),
 )  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def patience() -> Iterator[None]:
+    """Time for a machine that stands still for a second; what is slow is tested elsewhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(constraints, "MAX_COMPILE_S", 30.0)
+        yield
 
 
 def _object(parts: dict[str, Any], required: int, more: bool) -> dict[str, Any]:
