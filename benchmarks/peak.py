@@ -45,7 +45,8 @@ def main() -> int:
     parser.add_argument("--pause", type=float, default=2.0, help="seconds between workloads")
     args = parser.parse_args()
     if args.alone:
-        return max([run_alone(name, args.quantization) for name in args.workloads])
+        options = ["--quantization", args.quantization, "--pause", str(args.pause)]
+        return max([run_alone(name, options) for name in args.workloads])
     quantization = None if args.quantization == "none" else args.quantization
     print("| MB | " + " | ".join(COLUMNS) + " |")
     print("|---" * (len(COLUMNS) + 1) + "|")
@@ -63,10 +64,10 @@ def main() -> int:
     return 0 if max(rests) <= ALLOWED else 1
 
 
-def run_alone(name: str, quantization: str) -> int:
+def run_alone(name: str, options: list[str]) -> int:
     """Print the rows of a process that runs nothing but one workload; returns its exit status."""
     command = [sys.executable, "-m", "benchmarks.peak", "--workloads", name]
-    return subprocess.run([*command, "--quantization", quantization], check=False).returncode
+    return subprocess.run([*command, *options], check=False).returncode
 
 
 def come_to_rest(runtime: Runtime, pause_s: float) -> None:

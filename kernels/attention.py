@@ -89,7 +89,7 @@ def attend_in_halves(
     window: int | None = None,
     soft_cap: float | None = None,
 ) -> Tensor | Halves:
-    """As `attend`, but two partials of all rows are left to the caller to join, on the CPU.
+    """As `attend`, but one or two partials of all rows are left to the caller, on the CPU.
 
     Whoever reads the result in one go over its rows joins them there for less than `attend` does.
     """

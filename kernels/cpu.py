@@ -56,16 +56,12 @@ def attend_cpu(
     if alone is not None and soft_cap is None and sinks is None and _fits(alone.pieces, q.dtype):
         return _alone(q, layer_kv, alone, scale)
     heads, group = plan.num_kv_heads, plan.group_size
-    rows = q if plan.row_order is None else q.index_select(0, plan.row_order)
-    # [num_tokens, group, kv_heads, d]: rows of one key head pack into (row, group) without a copy
-    packed = rows.view(-1, heads, group, plan.head_dim).transpose(1, 2)
     merged = bool(schedule.rest) or sinks is not None
     dtype = torch.promote_types(q.dtype, torch.float32) if merged else q.dtype
     if q.dtype.itemsize > layer_kv.k.dtype.itemsize:
         dtype = layer_kv.k.dtype
     step = _Step(
-        packed.to(dtype, memory_format=torch.contiguous_format).contiguous(),
-        layer_kv, heads, plan.head_dim, scale, soft_cap, q.dtype,
+        _packed(q, plan, dtype), layer_kv, heads, plan.head_dim, scale, soft_cap, q.dtype
     )  # fmt: skip
     out, lse = _first(step, schedule.planned_first)
     needs_lse = len(schedule.planned_rest) - (sinks is None)  # merges with one more behind them
@@ -106,11 +102,8 @@ def attend_halves(
     if schedule.halves is None or q.dtype != torch.float32:
         return None
     own, shared = schedule.halves
-    heads, group, dim = plan.num_kv_heads, plan.group_size, plan.head_dim
-    rows = q if plan.row_order is None else q.index_select(0, plan.row_order)
-    packed = rows.view(-1, heads, group, dim).transpose(1, 2)
-    packed = packed.to(layer_kv.k.dtype, memory_format=torch.contiguous_format).contiguous()
-    step = _Step(packed, layer_kv, heads, dim, scale, None, layer_kv.k.dtype)
+    dtype, heads = layer_kv.k.dtype, plan.num_kv_heads
+    step = _Step(_packed(q, plan, dtype), layer_kv, heads, plan.head_dim, scale, None, dtype)
     first, first_lse = (part.contiguous() for part in _run(step, own))
     if shared is None:
         return Halves(first, first_lse, first, first_lse)
@@ -118,6 +111,14 @@ def attend_halves(
     return Halves(
         first, first_lse, second.reshape(first.shape), second_lse.reshape(first_lse.shape)
     )
+
+
+def _packed(q: Tensor, plan: AttentionPlan, dtype: torch.dtype) -> Tensor:
+    """Ranked rows [num_tokens, group, kv_heads, d]: those of one key head pack into (row, group)
+    without a copy."""
+    rows = q if plan.row_order is None else q.index_select(0, plan.row_order)
+    packed = rows.view(-1, plan.num_kv_heads, plan.group_size, plan.head_dim).transpose(1, 2)
+    return packed.to(dtype, memory_format=torch.contiguous_format).contiguous()
 
 
 def _alone(q: Tensor, pool: LayerKV, lone: Lone, scale: float) -> Tensor:

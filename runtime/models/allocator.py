@@ -22,7 +22,7 @@ _WHILE_LOADING = 256 * 1024
 _AFTERWARDS = 32 * 1024 * 1024  # what glibc itself grows it to
 _LARGE = 128 * 1024  # bytes of a block whose end has glibc look at the end of its heap
 _LARGE_STEP = 256  # rows of a step that takes the most memory, as the one behind it may
-_ROWS_BETWEEN = 256
+_ROWS_BETWEEN = 256  # of steps, after which the heap is given back
 
 
 @contextmanager
