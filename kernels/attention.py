@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from radixlang.kernels.cpu import Halves, attend_cpu, attend_halves
+from radixlang.kernels.cpu import Halves, attend_cpu, attend_packed_cpu
 from radixlang.kernels.graph_plan import GraphPlan
 from radixlang.kernels.plan import AttentionPlan
 from radixlang.kernels.reference import attend_reference
@@ -63,7 +63,7 @@ def attend(
     the launch that stores the keys does it (plans for Triton only). Returns q's shape and dtype.
     Raises ValueError where shapes disagree with the plan.
     """
-    _check(q, k, plan, window)
+    _check(q, plan.q_shape, k, plan, window)
     if isinstance(plan, GraphPlan) or plan.backend == "triton":
         q = _store_triton(q, k, v, layer_kv, plan, turns)
         return _attend_triton(q, layer_kv, plan, scale, window, soft_cap, sinks)
@@ -78,7 +78,7 @@ def attend(
     return attend_cpu(q, layer_kv, plan, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)
 
 
-def attend_in_halves(
+def attend_packed(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -89,18 +89,20 @@ def attend_in_halves(
     window: int | None = None,
     soft_cap: float | None = None,
 ) -> Tensor | Halves:
-    """As `attend`, but one or two partials of all rows are left to the caller, on the CPU.
+    """As `attend` for callers that go over rows in one go before and after it, on the CPU.
 
-    Whoever reads the result in one go over its rows joins them there for less than `attend` does.
+    They give q as it is computed with, contiguous [num_tokens, group, kv_heads, head_dim] in the
+    pool's dtype, and are left one or two partials of all rows to join, which costs less there than
+    here. The rest comes as `attend` gives it, in float32.
     """
-    if plan.backend == "cpu" and soft_cap is None:
-        _check(q, k, plan, window)
+    if plan.backend == "cpu" and soft_cap is None and q.dtype == layer_kv.k.dtype:
+        num_tokens, _, head_dim = plan.q_shape
+        shape = (num_tokens, plan.group_size, plan.num_kv_heads, head_dim)
+        _check(q, shape, k, plan, window)
         write_kv(layer_kv, plan, k, v)
-        halves = attend_halves(q, layer_kv, plan, scale=scale, window=window)
-        if halves is not None:
-            return halves
-        return attend_cpu(q, layer_kv, plan, scale=scale, window=window)
-    return attend(q, k, v, layer_kv, plan, scale=scale, window=window, soft_cap=soft_cap)
+        return attend_packed_cpu(q, layer_kv, plan, scale=scale, window=window)
+    heads = q.transpose(1, 2).reshape(plan.q_shape).float()
+    return attend(heads, k, v, layer_kv, plan, scale=scale, window=window, soft_cap=soft_cap)
 
 
 def _store_triton(
@@ -149,9 +151,15 @@ def write_kv(layer_kv: LayerKV, plan: AttentionPlan, k: Tensor, v: Tensor) -> No
         layer_kv.v.index_copy_(0, plan.new_slots, v.to(layer_kv.v.dtype))
 
 
-def _check(q: Tensor, k: Tensor, plan: AttentionPlan | GraphPlan, window: int | None) -> None:
-    if q.shape != plan.q_shape:
-        raise ValueError(f"q is {tuple(q.shape)}; this plan needs {plan.q_shape}")
+def _check(
+    q: Tensor,
+    q_shape: tuple[int, ...],
+    k: Tensor,
+    plan: AttentionPlan | GraphPlan,
+    window: int | None,
+) -> None:
+    if q.shape != q_shape:
+        raise ValueError(f"q is {tuple(q.shape)}; this plan needs {q_shape}")
     if k.shape != plan.kv_shape:
         raise ValueError(f"k is {tuple(k.shape)}; this plan needs {plan.kv_shape}")
     if window is not None and window < 1:

@@ -29,6 +29,7 @@ from radixlang.kernels.cpu_units import (
 
 if TYPE_CHECKING:
     from radixlang.kernels.attention import LayerKV
+    from radixlang.kernels.cpu_schedule import CpuSchedule
     from radixlang.kernels.plan import AttentionPlan
 
 _flash = torch._scaled_dot_product_flash_attention_for_cpu  # 2 µs less than through torch.ops
@@ -55,24 +56,29 @@ def attend_cpu(
     alone = schedule.alone
     if alone is not None and soft_cap is None and sinks is None and _fits(alone.pieces, q.dtype):
         return _alone(q, layer_kv, alone, scale)
-    heads, group = plan.num_kv_heads, plan.group_size
     merged = bool(schedule.rest) or sinks is not None
     dtype = torch.promote_types(q.dtype, torch.float32) if merged else q.dtype
     if q.dtype.itemsize > layer_kv.k.dtype.itemsize:
         dtype = layer_kv.k.dtype
-    step = _Step(
-        _packed(q, plan, dtype), layer_kv, heads, plan.head_dim, scale, soft_cap, q.dtype
-    )  # fmt: skip
+    rows = _ranked(packed(q, plan.num_kv_heads, dtype), plan)
+    step = _Step(rows, layer_kv, plan.num_kv_heads, plan.head_dim, scale, soft_cap, q.dtype)
+    return _merged(step, schedule, plan, sinks)
+
+
+def _merged(
+    step: _Step, schedule: CpuSchedule, plan: AttentionPlan, sinks: Tensor | None
+) -> Tensor:
+    """All units, merged one by one, [num_tokens, num_heads, head_dim] in flat order."""
     out, lse = _first(step, schedule.planned_first)
     needs_lse = len(schedule.planned_rest) - (sinks is None)  # merges with one more behind them
     for number, planned in enumerate(schedule.planned_rest):
         _merge(step, planned, out, lse, keeps_lse=number < needs_lse)
     if sinks is not None:
-        sink = sinks.to(lse.dtype).view(heads, group).t()
+        sink = sinks.to(lse.dtype).view(plan.num_kv_heads, plan.group_size).t()
         out = out * torch.sigmoid(lse - sink).unsqueeze(-1)
     if plan.row_inverse is not None:
         out = out.index_select(0, plan.row_inverse)
-    return out.transpose(1, 2).reshape(q.shape).to(q.dtype)
+    return out.transpose(1, 2).reshape(plan.q_shape).to(step.out_dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +97,27 @@ class Halves:
     second_lse: Tensor
 
 
-def attend_halves(
+def attend_packed_cpu(
     q: Tensor, layer_kv: LayerKV, plan: AttentionPlan, *, scale: float, window: int | None = None
-) -> Halves | None:
-    """What `attend_cpu` would merge, where it is one or two partials of all rows; else None.
+) -> Tensor | Halves:
+    """As `attend_cpu`, of queries that are `packed` in the pool's dtype already, to float32.
 
-    Most steps are so: a prompt's, and those of a fork, over what is shared and over the tails.
+    Where all there is to do is one or two partials of all rows, they are left to the caller: most
+    steps are so, a prompt's, and those of a fork, over what is shared and over the tails.
     """
     schedule = plan.cpu_schedule(window)
-    if schedule.halves is None or q.dtype != torch.float32:
-        return None
-    own, shared = schedule.halves
-    dtype, heads = layer_kv.k.dtype, plan.num_kv_heads
-    step = _Step(_packed(q, plan, dtype), layer_kv, heads, plan.head_dim, scale, None, dtype)
+    if schedule.alone is not None:
+        out = _alone(q.transpose(1, 2), layer_kv, schedule.alone, scale)
+        return out.reshape(plan.q_shape).float()
+    rows, heads = _ranked(q, plan), plan.num_kv_heads
+    if schedule.halves is not None:
+        step = _Step(rows, layer_kv, heads, plan.head_dim, scale, None, q.dtype)
+        return _halves(step, *schedule.halves)
+    step = _Step(rows, layer_kv, heads, plan.head_dim, scale, None, torch.float32)
+    return _merged(step, schedule, plan, None)
+
+
+def _halves(step: _Step, own: Unit, shared: Call | None) -> Halves:
     first, first_lse = (part.contiguous() for part in _run(step, own))
     if shared is None:
         return Halves(first, first_lse, first, first_lse)
@@ -113,12 +127,15 @@ def attend_halves(
     )
 
 
-def _packed(q: Tensor, plan: AttentionPlan, dtype: torch.dtype) -> Tensor:
-    """Ranked rows [num_tokens, group, kv_heads, d]: those of one key head pack into (row, group)
-    without a copy."""
-    rows = q if plan.row_order is None else q.index_select(0, plan.row_order)
-    packed = rows.view(-1, plan.num_kv_heads, plan.group_size, plan.head_dim).transpose(1, 2)
-    return packed.to(dtype, memory_format=torch.contiguous_format).contiguous()
+def packed(q: Tensor, num_kv_heads: int, dtype: torch.dtype) -> Tensor:
+    """Queries [n, num_heads, d] as contiguous [n, group, kv_heads, d]: the rows of one key head
+    are then (row, group) at one stride."""
+    rows = q.reshape(q.shape[0], num_kv_heads, -1, q.shape[-1]).transpose(1, 2)
+    return rows.to(dtype, memory_format=torch.contiguous_format).contiguous()
+
+
+def _ranked(rows: Tensor, plan: AttentionPlan) -> Tensor:
+    return rows if plan.row_order is None else rows.index_select(0, plan.row_order)
 
 
 def _alone(q: Tensor, pool: LayerKV, lone: Lone, scale: float) -> Tensor:

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from radixlang.kernels.cpu import packed
 from radixlang.progress import each
 from radixlang.runtime.models import compile_ops, decoder, int8_ops, rotary, rotation
 from radixlang.runtime.models.int8_ops import Int8Ops, OpsShape, plain_ops
@@ -150,8 +151,8 @@ def _load(path: Path) -> Callable[..., list[torch.Tensor]]:
 def _made_from() -> Iterator[str]:
     """All that the machine code hangs on beside the shape."""
     yield f"{torch.__version__} {platform.machine()} {os.cpu_count()} {_cpu_flags()}"
-    for module in (int8_ops, compile_ops, decoder, rotary, rotation):
-        yield inspect.getsource(module)
+    for part in (int8_ops, compile_ops, decoder, rotary, rotation, packed):
+        yield inspect.getsource(part)
 
 
 def _cpu_flags() -> str:

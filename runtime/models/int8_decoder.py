@@ -14,14 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from radixlang.kernels.attention import attend, attend_in_halves
+from radixlang.kernels.attention import attend_packed
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.decoder import Embedding, scaled_rows, soft_capped
 from radixlang.runtime.models.int8_ops import Int8Ops, Levels
 from radixlang.runtime.models.int8_product import Int8Product, whole_tiles
 from radixlang.runtime.models.rotary import Rotary
 
-Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys and values, [num_tokens, heads, head_dim]
+Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys and values: see `Int8Ops.heads`
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,6 @@ class Int8Decoder:
         self._embed = embed
         self._head = head
         self._ops = ops
-        self._kv_dtype = getattr(torch, ops.shape.kv_dtype)
         self._after_embed = after_embed
         self._rotary = [Rotary(rope, config.head_dim, self.device) for rope in config.ropes]
 
@@ -133,9 +132,7 @@ class Int8Decoder:
         """Attention's output in levels."""
         config = self.config
         q, k, v = heads if len(heads[0]) == plan.num_tokens else _cut(heads, plan.num_tokens)
-        # Compiled ops take the cache's dtype that they were made for, and do not ask.
-        fits = layer_kv.k.dtype == self._kv_dtype
-        out = (attend_in_halves if fits else attend)(
+        out = attend_packed(
             q,
             k,
             v,

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from radixlang.kernels.cpu import packed
 from radixlang.runtime.models.config import Activation
 from radixlang.runtime.models.decoder import ACTIVATIONS
 from radixlang.runtime.models.int8_product import LEVELS, TINY
@@ -63,7 +64,8 @@ class Int8Ops:
         read: stream [n, hidden], norm's gain or None; to the levels of the normalised stream.
         heads: product of the qkv weight (values' rows once more behind it, finer), scales, turns
             [n, 1, head_dim / 2, 2], bias or None, gain of the query and key norms or None; to
-            q, k and v, each [n, heads, head_dim], q and k turned, k and v in the cache's dtype.
+            q [n, group, num_kv_heads, head_dim] and k and v [n, num_kv_heads, head_dim] in the
+            cache's dtype, q and k turned.
         attended: attention's output [n, num_heads, head_dim]; to its levels.
         joined: two partials of it, each [n, group, num_kv_heads, head_dim] in the cache's dtype and
             its log-sum-exp [n, group, num_kv_heads]; to the levels of the whole.
@@ -139,13 +141,10 @@ def split_heads(
     if gain is not None:
         qk = F.rms_norm(qk, (shape.head_dim,), None, shape.norm_eps) * gain
     qk = turn(qk, turns)
-    q, k, v = (
-        qk[:, : shape.num_heads],
-        qk[:, shape.num_heads :],
-        v.view(v.shape[0], -1, shape.head_dim),
-    )
     kv_dtype = getattr(torch, shape.kv_dtype)
-    return q, k.to(kv_dtype), v.to(kv_dtype)
+    q, k = qk[:, : shape.num_heads], qk[:, shape.num_heads :]
+    v = v.view(v.shape[0], -1, shape.head_dim)
+    return packed(q, shape.num_kv_heads, kv_dtype), k.to(kv_dtype), v.to(kv_dtype)
 
 
 def join_halves(first: Tensor, first_lse: Tensor, second: Tensor, second_lse: Tensor) -> Levels:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from radixlang.kernels import cpu
 from radixlang.kernels import plan as plan_module
-from radixlang.kernels.attention import LayerKV, attend, attend_in_halves
+from radixlang.kernels.attention import LayerKV, attend, attend_packed
 from radixlang.kernels.batch import TreeBatch
 from radixlang.kernels.forests import level_forest, poisoned_pool, random_forest
 from radixlang.kernels.plan import AttentionPlan, plan_attention
@@ -225,7 +225,8 @@ def test_halves_join_to_what_attend_gives(
     plan = plan_attention(batch, num_heads=6, num_kv_heads=2, head_dim=16)
     pools = [poisoned_pool(batch, 2, 16, dtype=pool_dtype) for _ in range(2)]
     q, k, v = torch.randn(plan.q_shape), *torch.randn(2, *plan.kv_shape)
-    found = attend_in_halves(q, k, v, LayerKV(*pools[0]), plan, scale=0.25)
+    rows = cpu.packed(q, plan.num_kv_heads, pool_dtype)
+    found = attend_packed(rows, k, v, LayerKV(*pools[0]), plan, scale=0.25)
     expected = attend(q, k, v, LayerKV(*pools[1]), plan, scale=0.25)
     if not num_parts:
         assert isinstance(found, torch.Tensor)

@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from radixlang.errors import ParameterError
-from radixlang.kernels.attention import attend, attend_in_halves
+from radixlang.kernels.attention import attend, attend_packed
 from radixlang.kernels.cpu import Halves
 from radixlang.runtime.models import int8_decoder, int8_product
 from radixlang.runtime.models.config import from_transformers
@@ -285,14 +285,17 @@ def test_a_fork_joins_its_partials_as_attention_merges_them(
         return torch.cat((first, last), dim=1).log_softmax(-1)
 
     def noted(*args: Any, **kwargs: Any) -> Any:
-        out = attend_in_halves(*args, **kwargs)
+        out = attend_packed(*args, **kwargs)
         kinds.append(type(out))
         return out
 
-    monkeypatch.setattr(int8_decoder, "attend_in_halves", noted)
+    def merging(q: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return attend(q.transpose(1, 2).flatten(1, 2).float(), *args, **kwargs)
+
+    monkeypatch.setattr(int8_decoder, "attend_packed", noted)
     joined = decoded()
     assert kinds == [Halves] * 3 * loaded.config.num_layers
-    monkeypatch.setattr(int8_decoder, "attend_in_halves", attend)
+    monkeypatch.setattr(int8_decoder, "attend_packed", merging)
     merged = decoded()
     assert float((joined.exp() * (joined - merged)).sum(-1).mean()) < 0.01  # levels that tip over
 
