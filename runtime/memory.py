@@ -14,7 +14,7 @@ from torch import Tensor
 from radixlang.runtime.cold import ColdTier
 from radixlang.runtime.events import Events
 from radixlang.runtime.kv_cache import KVCache
-from radixlang.runtime.models.allocator import give_back
+from radixlang.runtime.models.allocator import give_back, release_code
 from radixlang.runtime.pool import NO_SLOTS, PagePool
 from radixlang.runtime.radix import RadixNode, RadixTree
 from radixlang.runtime.radix_node import as_edge, first_token, walk
@@ -180,12 +180,14 @@ class Memory:
         return self.tree.evict(num_pages)
 
     def give_back(self) -> None:
-        """Return to the system what is free: keys and values of free pages, and the heaps' rest.
+        """Return to the system what is free: keys and values of free pages, the heaps' rest, and
+        libraries' code, of which what runs again is mapped again.
 
         Between steps only, on the thread that runs them.
         """
         self.cache.give_back(self.pool.free_runs())
         give_back()
+        release_code()
 
     def held_bytes(self, sequences: Iterable[Sequence]) -> int:
         """Bytes of the pages in use, slots reserved ahead left out."""

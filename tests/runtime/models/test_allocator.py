@@ -100,4 +100,4 @@ def test_a_heap_of_steps_is_given_back_behind_small_ones(monkeypatch: pytest.Mon
     for num_rows in (512, 512, 100, 16, 16, 400, 64, 32, *[16] * 40):
         seen.append(num_rows)
         heap.computed(num_rows)
-    assert given == [3, 7, 22, 38]  # after a prefill, and every 256 rows
+    assert given == [3, 7, 18, 30, 42]  # after a prefill, and every 192 rows
