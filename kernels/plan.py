@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["AttentionPlan", "TreeBatch", "plan_attention"]
 
 RESERVE = 64  # decode steps that a device plan has room for
-CPU_SPARE_READS = 512  # keys and values of so many tokens are read while a call begins and ends
+CPU_SPARE_BYTES = 196_608  # of keys, which are read while a call begins and ends
 
 
 def plan_attention(
@@ -49,7 +49,7 @@ def plan_attention(
         raise ValueError(f"backend={backend!r} is neither 'cpu', 'triton' nor 'reference'")
     check_batch(batch)
     backend = backend or ("cpu" if torch.device(device).type == "cpu" else "triton")
-    spare_reads = CPU_SPARE_READS if backend == "cpu" else 0
+    spare_reads = CPU_SPARE_BYTES // (num_kv_heads * head_dim * 4) if backend == "cpu" else 0
     topology = build_topology(batch, deterministic=deterministic, spare_reads=spare_reads)
     return AttentionPlan(
         topology,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from radixlang.kernels.batch import TreeBatch
 
 SHORT_NODE = 16  # a shared node up to this long is cheaper inside its children
+BELOW = 5  # times the spare reads, below a node that is read: a third partial costs so much more
 GRID = 512  # deterministic splits lie on multiples of this position
 
 
@@ -70,7 +71,9 @@ def build_topology(
     """Reduce a checked batch to its nodes. With `deterministic`, node borders lie on the grid.
 
     A shared node moves into its children where reading it again for every branch but one comes to
-    no more than `spare_reads` tokens: what a read of its own costs beside the reading.
+    no more than `spare_reads` tokens: what a read of its own costs beside the reading. Below
+    another one that is read it costs `BELOW` times as much, as two partials are joined for less
+    than three are merged.
     """
     parent = batch.segment_parent.tolist()
     quantized = (
@@ -193,9 +196,12 @@ def _carries(
             least_child[above] = min(least_child[above], counts[node] * rows)
             pinned[above] = pinned[above] or quantized[node] != quantized[above]
     carry, cut = [0] * num_nodes, [0] * num_nodes
+    is_below = [False] * num_nodes  # another one that is read
     for node in range(num_nodes):
         above = node_parent[node]
-        carry[node] = cut[above] if above >= 0 else 0
+        if above >= 0:
+            carry[node] = cut[above]
+            is_below[node] = is_below[above] or cut[above] < carry[above] + lengths[above]
         if leaf[node] or pinned[node]:
             continue
         total = carry[node] + lengths[node]
@@ -203,7 +209,7 @@ def _carries(
             cut[node] = min(total, (starts[node] + lengths[node]) % GRID)
         elif (
             total <= max(SHORT_NODE, 2 * least_child[node])
-            or total * (counts[node] - 1) <= spare_reads
+            or total * (counts[node] - 1) <= spare_reads * (BELOW if is_below[node] else 1)
         ):
             cut[node] = total
     return carry, cut

@@ -65,7 +65,7 @@ def run(
     soft_cap=st.sampled_from([None, None, 20.0]),
     sinks=st.booleans(),
     deterministic=st.booleans(),
-    spare_reads=st.sampled_from([0, 512]),
+    spare_bytes=st.sampled_from([0, 1 << 16]),
 )
 def test_random_forests_match_float64(
     seed: int,
@@ -74,10 +74,10 @@ def test_random_forests_match_float64(
     soft_cap: float | None,
     sinks: bool,
     deterministic: bool,
-    spare_reads: int,
+    spare_bytes: int,
 ) -> None:
     batch = random_forest(np.random.default_rng(seed), max_queries=queries, longest=400)
-    with patch.object(plan_module, "CPU_SPARE_READS", spare_reads):
+    with patch.object(plan_module, "CPU_SPARE_BYTES", spare_bytes):
         error = run(
             batch, window=window, soft_cap=soft_cap, sinks=sinks, deterministic=deterministic
         )
@@ -216,7 +216,9 @@ def test_halves_join_to_what_attend_gives(
     is_in_order: bool,
     queries: int,
     pool_dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(plan_module, "CPU_SPARE_BYTES", 0)  # every shared node is read by itself
     batch = level_forest(branches, lengths, num_queries=queries)
     if not is_in_order:  # the first and the last branch change places
         leaves = batch.branch_segment.copy()

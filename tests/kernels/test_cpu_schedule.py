@@ -75,7 +75,7 @@ def coverage(plan: AttentionPlan, window: int | None) -> list[list[int]]:
     window=st.sampled_from([None, None, 1, 5, 64, 300]),
     deterministic=st.booleans(),
     quantized=st.booleans(),
-    spare_reads=st.sampled_from([0, 512]),
+    spare_bytes=st.sampled_from([0, 1 << 16]),
     steps=st.sampled_from([0, 0, 3]),
 )
 def test_every_row_sees_every_key_once(
@@ -84,12 +84,12 @@ def test_every_row_sees_every_key_once(
     window: int | None,
     deterministic: bool,
     quantized: bool,
-    spare_reads: int,
+    spare_bytes: int,
     steps: int,
 ) -> None:
     rng = np.random.default_rng(seed)
     batch = random_forest(rng, max_queries=queries, longest=900, quantized=quantized)
-    with patch.object(plan_module, "CPU_SPARE_READS", spare_reads):
+    with patch.object(plan_module, "CPU_SPARE_BYTES", spare_bytes):
         plan = plan_attention(
             batch, num_heads=4, num_kv_heads=2, head_dim=64, deterministic=deterministic
         )

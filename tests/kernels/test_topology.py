@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from radixlang.kernels.batch import TreeBatch
 from radixlang.kernels.forests import level_forest, random_forest
 from radixlang.kernels.reference import path_of
-from radixlang.kernels.topology import GRID, Topology, build_topology, grow
+from radixlang.kernels.topology import BELOW, GRID, Topology, build_topology, grow
 
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 
@@ -83,8 +83,8 @@ def test_a_short_shared_node_moves_into_its_children(length: int, nodes: int) ->
 
 @pytest.mark.parametrize(
     ("spare_reads", "lengths"),
-    [(0, [300, 100, 100, 9, 9, 9, 9]), (99, [300, 100, 100, 9, 9, 9, 9]),
-     (100, [300, 109, 109, 109, 109]), (3 * 300 - 1, [300, 109, 109, 109, 109]),
+    [(0, [300, 100, 100, 9, 9, 9, 9]), (100 // BELOW - 1, [300, 100, 100, 9, 9, 9, 9]),
+     (100 // BELOW, [300, 109, 109, 109, 109]), (3 * 300 - 1, [300, 109, 109, 109, 109]),
      (3 * 300, [409, 409, 409, 409])],
 )  # fmt: skip
 def test_a_node_that_is_cheap_to_read_again_moves_into_its_children(
