@@ -205,12 +205,10 @@ def _carries(
         if leaf[node] or pinned[node]:
             continue
         total = carry[node] + lengths[node]
+        spare = spare_reads * BELOW if is_below[node] else spare_reads
         if spare_reads < 0:
             cut[node] = min(total, (starts[node] + lengths[node]) % GRID)
-        elif (
-            total <= max(SHORT_NODE, 2 * least_child[node])
-            or total * (counts[node] - 1) <= spare_reads * (BELOW if is_below[node] else 1)
-        ):
+        elif total <= max(SHORT_NODE, 2 * least_child[node]) or total * (counts[node] - 1) <= spare:
             cut[node] = total
     return carry, cut
 
