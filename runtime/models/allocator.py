@@ -17,12 +17,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # see mallopt(3)
 _WHILE_LOADING = 256 * 1024
 _AFTERWARDS = 32 * 1024 * 1024  # what glibc itself grows it to
 _LARGE = 128 * 1024  # bytes of a block whose end has glibc look at the end of its heap
 _LARGE_STEP = 256  # rows of a step that takes the most memory, as the one behind it may
 _ROWS_BETWEEN = 192  # of steps, after which the heap is given back
+_HELD, _OF_A_FILE = 1 << 62, np.uint64(1 << 61)  # in memory or swap; see proc_pid_pagemap(5)
 
 
 @contextmanager
@@ -74,7 +77,7 @@ def release_code() -> None:
     """Let go of all libraries' pages of machine code, most of which only their start has run.
 
     They are pages of files: the system keeps them as long as it has room, and maps again what
-    runs again. Of torch's 75 MB some 35 come back.
+    runs again. Of torch's 75 MB some 35 come back. Code that somebody has changed in memory stays.
     """
     libc = _glibc()
     if libc is None:
@@ -83,7 +86,22 @@ def release_code() -> None:
         place, access, *_, path = line.split(maxsplit=5)
         if access == "r-xp" and ".so" in path:
             start, stop = (int(end, 16) for end in place.split("-"))
-            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), mmap.MADV_DONTNEED)
+            if is_as_in_file(start, stop):
+                size = ctypes.c_size_t(stop - start)
+                libc.madvise(ctypes.c_void_p(start), size, mmap.MADV_DONTNEED)
+
+
+def is_as_in_file(start: int, stop: int) -> bool:
+    """Whether no page of a file's mapping, from address to address, has been written to."""
+    first, last = (address // mmap.PAGESIZE for address in (start, stop))
+    try:
+        with Path("/proc/self/pagemap").open("rb", buffering=0) as pages:
+            pages.seek(8 * first)
+            entries = np.frombuffer(pages.read(8 * (last - first)), np.uint64)
+    except OSError:
+        return False
+    is_held = entries >= _HELD
+    return len(entries) == last - first and bool((entries[is_held] & _OF_A_FILE).all())
 
 
 def _keep_large_blocks(libc: ctypes.CDLL) -> None:

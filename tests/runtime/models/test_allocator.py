@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import re
 import threading
 from pathlib import Path
@@ -75,6 +76,20 @@ def test_code_that_is_let_go_runs_again() -> None:
     assert code_bytes() < before / 2
     q, r = torch.linalg.qr(torch.eye(9))
     assert torch.equal(q @ r, torch.eye(9))
+
+
+def test_code_that_was_changed_in_memory_is_told_from_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "code.so"
+    file.write_bytes(b"code" * mmap.PAGESIZE)
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY) as code:
+        window = ctypes.c_char.from_buffer(code)
+        start = ctypes.addressof(window)
+        del window
+        assert code[:4] + code[-4:] == b"codecode"
+        assert allocator.is_as_in_file(start, start + len(code))
+        code[2 * mmap.PAGESIZE] = 0
+        assert not allocator.is_as_in_file(start, start + len(code))
+        assert allocator.is_as_in_file(start, start + 2 * mmap.PAGESIZE)
 
 
 def resident_bytes() -> int:
