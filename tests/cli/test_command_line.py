@@ -191,13 +191,20 @@ def test_a_damaged_record_says_so(folder: Path, capsys: pytest.CaptureFixture[st
     assert "the next run writes it anew" in capsys.readouterr().err
 
 
+def heed_ctrl_c() -> None:
+    """What a shell starts in the background ignores it, and so does all that this starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_ends_it_with_a_word_and_130(folder: Path) -> None:
     (folder / "waits.py").write_text(
         "import sys, time, radixlang\n@radixlang.function\ndef wait(s):\n"
         "    s += 'x'\n    print('started', file=sys.stderr, flush=True)\n    time.sleep(60)\n"
     )
     command = [sys.executable, "-m", "radixlang", "run", "waits.py", "--model", "fake"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, preexec_fn=heed_ctrl_c
+    ) as running:
         assert running.stderr is not None
         assert running.stderr.readline() == "started\n"
         running.send_signal(signal.SIGINT)
