@@ -96,9 +96,7 @@ def attend_packed(
     here. The rest comes as `attend` gives it, in float32.
     """
     if plan.backend == "cpu" and soft_cap is None and q.dtype == layer_kv.k.dtype:
-        num_tokens, _, head_dim = plan.q_shape
-        shape = (num_tokens, plan.group_size, plan.num_kv_heads, head_dim)
-        _check(q, shape, k, plan, window)
+        _check(q, plan.packed_shape, k, plan, window)
         write_kv(layer_kv, plan, k, v)
         return attend_packed_cpu(q, layer_kv, plan, scale=scale, window=window)
     heads = q.transpose(1, 2).reshape(plan.q_shape).float()

@@ -109,12 +109,11 @@ def attend_packed_cpu(
     if schedule.alone is not None:
         out = _alone(q.transpose(1, 2), layer_kv, schedule.alone, scale)
         return out.reshape(plan.q_shape).float()
-    rows, heads = _ranked(q, plan), plan.num_kv_heads
-    if schedule.halves is not None:
-        step = _Step(rows, layer_kv, heads, plan.head_dim, scale, None, q.dtype)
-        return _halves(step, *schedule.halves)
-    step = _Step(rows, layer_kv, heads, plan.head_dim, scale, None, torch.float32)
-    return _merged(step, schedule, plan, None)
+    halves = schedule.halves
+    dtype = torch.float32 if halves is None else q.dtype
+    rows = _ranked(q, plan)
+    step = _Step(rows, layer_kv, plan.num_kv_heads, plan.head_dim, scale, None, dtype)
+    return _merged(step, schedule, plan, None) if halves is None else _halves(step, *halves)
 
 
 def _halves(step: _Step, own: Unit, shared: Call | None) -> Halves:

@@ -73,7 +73,7 @@ class CpuSchedule:
         if isinstance(own, Group) and (own.target_rows is not None or own.length > STRETCH):
             return None
         if not self.rest:
-            return None if self.alone else (own, None)
+            return own, None
         shared, call = self.planned_rest[0]
         covers_all = shared.begin == own.begin and shared.end == own.end
         return (own, call) if call is not None and covers_all else None

@@ -94,6 +94,7 @@ class AttentionPlan:
         self.num_branches = topology.num_branches
         self.num_tokens = topology.num_rows
         self.q_shape = (self.num_tokens, num_heads, head_dim)
+        self.packed_shape = (self.num_tokens, self.group_size, num_kv_heads, head_dim)
         self.kv_shape = (self.num_tokens, num_kv_heads, head_dim)
         self._extra: list[NDArray[np.int64]] = []  # by step, the slots of all tails by rank
         self._schedules: dict[int | None, CpuSchedule] = {}
