@@ -16,9 +16,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from radixlang.runtime.batch_insert import insert_batch
-from radixlang.runtime.pool import PagePool
-from radixlang.runtime.radix import RadixNode, RadixTree
+from radixlang.runtime.cache.batch_insert import insert_batch
+from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
 
 VOCABULARY = 50_000
 Row = tuple[str, float, str]

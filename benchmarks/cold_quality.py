@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from quality import MAX_KL, MIN_TOP1, passages, print_table
 
-from radixlang.kernels.batch import chain
-from radixlang.runtime.kv_cache import KVCache
+from radixlang.kernels.plan.tree_batch import chain
+from radixlang.runtime.cache.kv_cache import KVCache
 from radixlang.runtime.models.loader import load_model
 from radixlang.runtime.models.model import LoadedModel, plan_for
 

@@ -13,10 +13,10 @@ from typing import Any
 import lark
 import numpy as np
 
-from radixlang.constraints import Grammar, Regex, match
+from radixlang.constraints.specs import Grammar, Regex, match
 from radixlang.errors import ConstraintError
-from radixlang.runtime.constraint_vocabulary import Vocabulary
-from radixlang.runtime.constraints import ConstraintCompiler
+from radixlang.runtime.constraints.matcher import ConstraintCompiler
+from radixlang.runtime.constraints.vocabulary import Vocabulary
 
 NUM_WALKS = 5_000
 NUM_GARBAGE = 10_000

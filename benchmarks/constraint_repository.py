@@ -15,10 +15,10 @@ from pathlib import Path
 
 import lark
 
-from radixlang.constraints import Grammar
+from radixlang.constraints.specs import Grammar
 from radixlang.errors import ConstraintError
-from radixlang.runtime.constraint_vocabulary import Vocabulary
-from radixlang.runtime.constraints import ConstraintCompiler
+from radixlang.runtime.constraints.matcher import ConstraintCompiler
+from radixlang.runtime.constraints.vocabulary import Vocabulary
 
 Row = tuple[str, str, str]
 _RULE = re.compile(r"^[ \t]*[?!]*(_?[a-z]\w*)(?:\{[^}]*\})?(?:\.-?\d+)?[ \t]*:", re.MULTILINE)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from radixlang.constraints import JsonSchema, Match, canonical_json
+from radixlang.constraints.specs import JsonSchema, Match, canonical_json
 from radixlang.errors import ConstraintError
-from radixlang.runtime.constraint_vocabulary import Vocabulary
-from radixlang.runtime.constraints import ConstraintCompiler
-from radixlang.runtime.matching import explain_text
+from radixlang.runtime.constraints.explain import explain_text
+from radixlang.runtime.constraints.matcher import ConstraintCompiler
+from radixlang.runtime.constraints.vocabulary import Vocabulary
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 SUITE = DATA / "json_schema_test_suite.json.gz"

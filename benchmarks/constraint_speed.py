@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.constraint_schemas import DATA, MASKBENCH
-from radixlang.constraints import JsonSchema, Regex, canonical_json
+from radixlang.constraints.specs import JsonSchema, Regex, canonical_json
 from radixlang.errors import ConstraintError
-from radixlang.params import SamplingParams
-from radixlang.runtime.constraint_vocabulary import Vocabulary
-from radixlang.runtime.constraints import CompiledConstraint, ConstraintCompiler, MaskWorker
-from radixlang.runtime.engine import Runtime
+from radixlang.runtime.constraints.matcher import CompiledConstraint, ConstraintCompiler, MaskWorker
+from radixlang.runtime.constraints.vocabulary import Vocabulary
+from radixlang.runtime.runtime import Runtime
+from radixlang.sampling_params import SamplingParams
 
 Row = tuple[str, str, str]
 NUM_TOKENS = 96

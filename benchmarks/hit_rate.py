@@ -28,11 +28,11 @@ from typing import Any
 
 import numpy as np
 
-from radixlang.runtime.eviction import NEVER
-from radixlang.runtime.lease import Lease
-from radixlang.runtime.pool import PagePool, Slots
-from radixlang.runtime.radix import Namespace, RadixTree
-from radixlang.runtime.waiting import WaitingQueue
+from radixlang.runtime.cache.eviction import NEVER
+from radixlang.runtime.cache.lease import Lease
+from radixlang.runtime.cache.page_pool import PagePool, Slots
+from radixlang.runtime.cache.radix_tree import Namespace, RadixTree
+from radixlang.runtime.scheduling.waiting_queue import WaitingQueue
 
 Tokens = np.ndarray
 

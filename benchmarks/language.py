@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 from radixlang import function, gen
-from radixlang.params import SamplingParams
-from radixlang.state import State
-from radixlang.testing import FakeBackend
+from radixlang.program.state import State
+from radixlang.sampling_params import SamplingParams
+from radixlang.testing.fake_backend import FakeBackend
 
 COUNT = 2000
 GREEDY = SamplingParams(max_tokens=4)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from radixlang.runtime.lease import Lease
-from radixlang.runtime.pool import PagePool
-from radixlang.runtime.radix import RadixTree
+from radixlang.runtime.cache.lease import Lease
+from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.radix_tree import RadixTree
 
 Tokens = np.ndarray
 CAPACITY = 4_000_000

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from radixlang.params import SamplingParams
-from radixlang.runtime.engine import Runtime
 from radixlang.runtime.models.loader import load_model
+from radixlang.runtime.runtime import Runtime
+from radixlang.sampling_params import SamplingParams
 
 UPKEEP = {  # what a server without a cache would not do
     "memory": ("attach", "commit", "detach", "follow", "free"),

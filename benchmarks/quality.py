@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from radixlang.kernels.attention import LayerKV
-from radixlang.kernels.batch import chain
+from radixlang.kernels.plan.tree_batch import chain
 from radixlang.runtime.models.loader import load_model
 from radixlang.runtime.models.model import LoadedModel, plan_for
 

@@ -230,7 +230,7 @@ def main() -> None:
     if args.install:
         install()
         return
-    from radixlang.runtime.models.gguf_file import GgufFile
+    from radixlang.runtime.models.gguf.file import GgufFile
     from radixlang.runtime.models.loader import load_gguf_tokenizer
     from radixlang.runtime.models.locate import find_default_model
 

@@ -71,7 +71,7 @@ def child(num_tokens: int, path: str, prefix: str, began: float) -> None:
     """Start, answer one request, print the seconds of each stage."""
     from benchmarks.workloads import corpus
     from radixlang import Runtime, SamplingParams
-    from radixlang.runtime.prefix_store import load_prefix, save_prefix
+    from radixlang.runtime.saved_prefixes.store import load_prefix, save_prefix
 
     imported = time.time()
     with Runtime() as runtime:

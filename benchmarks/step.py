@@ -23,14 +23,14 @@ import torch
 
 from benchmarks.workloads import corpus
 from radixlang import Runtime, SamplingParams
+from radixlang.runtime.metrics.stats import PROFILE_PARTS
 from radixlang.runtime.models.config import ModelConfig, RopeConfig
-from radixlang.runtime.models.gguf_file import GgufFile
-from radixlang.runtime.models.int8 import build_int8_decoder
-from radixlang.runtime.models.int8_product import has_amx
+from radixlang.runtime.models.gguf.file import GgufFile
+from radixlang.runtime.models.int8.build import build_int8_decoder
+from radixlang.runtime.models.int8.linear import has_amx
 from radixlang.runtime.models.loader import load_gguf_tokenizer
 from radixlang.runtime.models.locate import find_default_model
 from radixlang.runtime.models.model import LoadedModel
-from radixlang.runtime.stats import PROFILE_PARTS
 
 MARGIN = 8  # tokens of a branch before and after the steps that count
 NOT_UPKEEP = ("model", "sampling")

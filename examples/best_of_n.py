@@ -7,8 +7,7 @@ written or computed again, and the other branches are released.
 from __future__ import annotations
 
 import radixlang
-from radixlang import gen, mean_logprob
-from radixlang.report import savings
+from radixlang import gen, mean_logprob, savings
 
 SHOTS = """\
 A slogan for a bakery: In Bern, every morning begins with fresh bread.

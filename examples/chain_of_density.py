@@ -10,8 +10,7 @@ from __future__ import annotations
 from itertools import permutations
 
 import radixlang
-from radixlang import gen
-from radixlang.report import savings
+from radixlang import gen, savings
 
 ARTICLE = (
     "The old bridge over the Alder was opened again on Sunday. Anna Berg, the mayor, cut the "

@@ -6,8 +6,7 @@ The second and later questions ("And of Egypt?") mean something only with the tu
 from __future__ import annotations
 
 import radixlang
-from radixlang import assistant, gen, system, user
-from radixlang.report import savings
+from radixlang import assistant, gen, savings, system, user
 
 EXAMPLES = {
     "What is the capital of France?": "The capital of France is Paris.",

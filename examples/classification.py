@@ -13,8 +13,7 @@ import json
 from pathlib import Path
 
 import radixlang
-from radixlang import select
-from radixlang.report import savings
+from radixlang import savings, select
 
 DATA = Path(__file__).parent / "data" / "reviews.jsonl"
 ROWS = [json.loads(line) for line in DATA.read_text("utf-8").splitlines()]

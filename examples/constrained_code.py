@@ -7,8 +7,7 @@ compiles and none can touch anything. Which of them is right, the tests say.
 from __future__ import annotations
 
 import radixlang
-from radixlang import gen
-from radixlang.report import savings
+from radixlang import gen, savings
 
 GRAMMAR = r"""
 start: term (OP term)? "\n"

@@ -10,8 +10,7 @@ import re
 import sqlite3
 
 import radixlang
-from radixlang import gen
-from radixlang.report import savings
+from radixlang import gen, savings
 
 ROWS = [("Ghent", "Belgium", 265), ("Porto", "Portugal", 232), ("Lyon", "France", 522),
         ("Turin", "Italy", 841), ("Malmo", "Sweden", 362), ("Braga", "Portugal", 193)]  # fmt: skip

@@ -9,8 +9,7 @@ import json
 from pathlib import Path
 
 import radixlang
-from radixlang import gen
-from radixlang.report import savings
+from radixlang import gen, savings
 
 DATA = Path(__file__).parent / "data" / "capitals.jsonl"
 ROWS = [json.loads(line) for line in DATA.read_text("utf-8").splitlines()]

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 import radixlang
-from radixlang import gen
-from radixlang.report import savings
+from radixlang import gen, savings
 
 Place = Literal["bakery", "garden", "school", "harbour", "tavern"]
 VILLAGE = """\

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 import radixlang
-from radixlang import gen
-from radixlang.report import savings
+from radixlang import gen, savings
 
 MESSAGES = (Path(__file__).parent / "data" / "orders.txt").read_text("utf-8").splitlines()
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import radixlang
-from radixlang import select
-from radixlang.report import savings
+from radixlang import savings, select
 
 DATA = Path(__file__).parent / "data" / "letters.txt"
 LETTERS = [text.strip() for text in DATA.read_text("utf-8").split("---")]

@@ -9,8 +9,7 @@ from __future__ import annotations
 import sys
 
 import radixlang
-from radixlang import assistant, gen, system, user
-from radixlang.report import savings
+from radixlang import assistant, gen, savings, system, user
 
 FACTS = ("capital", "language", "currency", "continent")
 EXAMPLES = {

@@ -14,8 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import radixlang
-from radixlang import select
-from radixlang.report import savings
+from radixlang import savings, select
 
 DATA = Path(__file__).parent / "data" / "valley.jsonl"
 DOCUMENTS = {

@@ -12,8 +12,7 @@ import re
 from pathlib import Path
 
 import radixlang
-from radixlang import gen
-from radixlang.report import savings
+from radixlang import gen, savings
 
 DATA = Path(__file__).parent / "data" / "valley.jsonl"
 CORPUS = {row["name"]: row["text"] for row in map(json.loads, DATA.read_text("utf-8").splitlines())}

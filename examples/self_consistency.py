@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 import radixlang
-from radixlang import gen
-from radixlang.report import savings
+from radixlang import gen, savings
 
 COUNTRIES = {"Egypt": "Africa", "Vietnam": "Asia", "Chile": "South America", "Hungary": "Europe"}
 CONTINENTS = ["Africa", "Asia", "Europe", "North America", "South America"]

@@ -7,8 +7,7 @@ everything up to it (Ning et al. 2023, arXiv:2307.15337).
 from __future__ import annotations
 
 import radixlang
-from radixlang import gen
-from radixlang.report import savings
+from radixlang import gen, savings
 
 QUESTION = "How do I grow tomatoes in my garden?"
 SHOT = """\

@@ -9,8 +9,7 @@ Every level of the tree is a level of the radix tree: no path is computed twice.
 from __future__ import annotations
 
 import radixlang
-from radixlang import gen, select
-from radixlang.report import savings
+from radixlang import gen, savings, select
 
 START, TARGET, DEPTH = 3, 31, 4
 MOVES = {"add 5": lambda n: n + 5, "double it": lambda n: n * 2,

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from radixlang.kernels.cpu import Halves, attend_cpu, attend_packed_cpu
-from radixlang.kernels.graph_plan import GraphPlan
-from radixlang.kernels.plan import AttentionPlan
-from radixlang.kernels.reference import attend_reference
+from radixlang.kernels.cpu.attention import Halves, attend_cpu, attend_packed_cpu
+from radixlang.kernels.gpu.graph_plan import GraphPlan
+from radixlang.kernels.plan.plan import AttentionPlan
+from radixlang.kernels.reference.attention import attend_reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _store_triton(
     turns: Tensor | None,
 ) -> Tensor:
     """Write the new keys and values; returns the queries to attend with."""
-    from radixlang.kernels import gpu  # Triton is there on Linux only
+    from radixlang.kernels.gpu import launch as gpu  # Triton is there on Linux only
 
     if turns is not None:
         return gpu.rotary_append(layer_kv, plan.new_slots, q, k, v, turns)
@@ -129,7 +129,7 @@ def _attend_triton(
     soft_cap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    from radixlang.kernels import gpu
+    from radixlang.kernels.gpu import launch as gpu
 
     layer = gpu.Layer(
         plan.num_kv_heads, plan.group_size, plan.head_dim, scale, window, soft_cap, sinks

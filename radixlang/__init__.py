@@ -10,10 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from radixlang.batch import Result
-    from radixlang.checkpoint import resume, take_checkpoint
-    from radixlang.compiled import CompiledProgram
-    from radixlang.constraints import (
+    from radixlang.constraints.specs import (
         Capture,
         Choices,
         Grammar,
@@ -52,8 +49,11 @@ if TYPE_CHECKING:
         UnsupportedConstraintError,
         ValueParseError,
     )
-    from radixlang.explain import Explanation
-    from radixlang.expressions import (
+    from radixlang.explain.explanation import Explanation
+    from radixlang.explain.savings import Savings, savings
+    from radixlang.graph.nodes import Graph
+    from radixlang.program.compiled import CompiledProgram
+    from radixlang.program.expressions import (
         assistant,
         assistant_begin,
         assistant_end,
@@ -67,45 +67,45 @@ if TYPE_CHECKING:
         user_begin,
         user_end,
     )
-    from radixlang.graph import Graph
-    from radixlang.groups import ForkGroup
-    from radixlang.library import beam, best_of, majority, mean_logprob, retry
-    from radixlang.params import SamplingParams
-    from radixlang.program import Program, function
+    from radixlang.program.groups import ForkGroup
+    from radixlang.program.program import Program, function
+    from radixlang.program.state import State
+    from radixlang.program.strategies import beam, best_of, majority, mean_logprob, retry
+    from radixlang.program.tools import ToolBox
     from radixlang.protocol import Completion, Markup, Message, OptionScore, Usage
-    from radixlang.replay import save_replay, verify_replay
-    from radixlang.report import Savings, savings
-    from radixlang.runtime.engine import Runtime
-    from radixlang.state import State
-    from radixlang.templates import load_template, template
-    from radixlang.tools import ToolBox
+    from radixlang.records.batch import Result
+    from radixlang.records.checkpoint import resume, take_checkpoint
+    from radixlang.records.replay import save_replay, verify_replay
+    from radixlang.runtime.runtime import Runtime
+    from radixlang.sampling_params import SamplingParams
+    from radixlang.templates.loading import load_template, template
 
 _HOMES = {
-    "batch": "Result",
-    "checkpoint": "resume take_checkpoint",
-    "compiled": "CompiledProgram",
-    "constraints": "Capture Choices Grammar JsonSchema Match Regex Sequence Tool Tools match",
+    "records.batch": "Result",
+    "records.checkpoint": "resume take_checkpoint",
+    "program.compiled": "CompiledProgram",
+    "constraints.specs": "Capture Choices Grammar JsonSchema Match Regex Sequence Tool Tools match",
     "default_runtime": "get_default_runtime set_default_runtime",
     "errors": "BudgetError CancelledError ConstraintError DeadlineError IncompleteError "
     "InvalidConstraintError JoinError ModelError ModelFormatError ModelNotFoundError "
     "NeedsValueError NumericalError ParameterError PoolExhaustedError ProgramError "
     "PromptTooLongError RadixlangError RequestError RuntimeClosedError ScriptError "
     "StateClosedError TemplateError UnsupportedConstraintError ValueParseError",
-    "explain": "Explanation",
-    "expressions": "assistant assistant_begin assistant_end gen role select system system_begin "
-    "system_end user user_begin user_end",
-    "graph": "Graph",
-    "groups": "ForkGroup",
-    "library": "beam best_of majority mean_logprob retry",
-    "params": "SamplingParams",
-    "program": "Program function",
+    "explain.explanation": "Explanation",
+    "program.expressions": "assistant assistant_begin assistant_end gen role select system "
+    "system_begin system_end user user_begin user_end",
+    "graph.nodes": "Graph",
+    "program.groups": "ForkGroup",
+    "program.strategies": "beam best_of majority mean_logprob retry",
+    "sampling_params": "SamplingParams",
+    "program.program": "Program function",
     "protocol": "Completion Markup Message OptionScore Usage",
-    "replay": "save_replay verify_replay",
-    "report": "Savings savings",
-    "runtime.engine": "Runtime",
-    "state": "State",
-    "templates": "load_template template",
-    "tools": "ToolBox",
+    "records.replay": "save_replay verify_replay",
+    "explain.savings": "Savings savings",
+    "runtime.runtime": "Runtime",
+    "program.state": "State",
+    "templates.loading": "load_template template",
+    "program.tools": "ToolBox",
 }
 _HOME = {name: f"radixlang.{home}" for home, names in _HOMES.items() for name in names.split()}
 

@@ -15,7 +15,7 @@ from threading import RLock
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from radixlang.errors import CancelledError, ParameterError
-from radixlang.params import SamplingParams
+from radixlang.sampling_params import SamplingParams
 
 FinishReason = Literal["eos", "stop", "length", "constraint"]
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from radixlang.runtime.engine import Runtime
+    from radixlang.runtime.runtime import Runtime
 
 __all__ = ["Runtime"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "Runtime":
-        from radixlang.runtime.engine import Runtime
+        from radixlang.runtime.runtime import Runtime
 
         return Runtime
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -41,7 +41,7 @@ def _tiny_tokenizer() -> Any:
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
-    from radixlang.runtime.tokenizer import Tokenizer, TokenizerConfig
+    from radixlang.runtime.text.tokenizer import Tokenizer, TokenizerConfig
 
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -126,7 +126,7 @@ def make_tiny_model(context_length: int = 2048, seed: int = 0) -> Any:
     """A LoadedModel of random weights: 2 layers, 448 byte-level tokens (padded to 480), ChatML."""
     import torch
 
-    from radixlang.runtime.models.build import build_decoder
+    from radixlang.runtime.models.assemble import build_decoder
     from radixlang.runtime.models.model import LoadedModel
 
     config = _tiny_config(context_length)
@@ -157,7 +157,7 @@ def tiny_model() -> Any:
 def make_runtime(tiny_model: Any) -> Iterator[Callable[..., Any]]:
     """Makes runtimes on the tiny model (or on `model=`), audited after every step; closed and
     checked for violations at the end of the test."""
-    from radixlang.runtime.engine import Runtime
+    from radixlang.runtime.runtime import Runtime
 
     made: list[Any] = []
 

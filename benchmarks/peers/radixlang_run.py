@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from radixlang import Runtime, SamplingParams
-from radixlang.constraints import JsonSchema
-from radixlang.kernels.plan import TreeBatch
-from radixlang.kernels.reference import path_of
-from radixlang.runtime import runner
+from radixlang.constraints.specs import JsonSchema
+from radixlang.kernels.plan.plan import TreeBatch
+from radixlang.kernels.reference.attention import path_of
+from radixlang.runtime.engine import model_runner as runner
 
 sys.path.insert(0, str(Path(__file__).parent))
 from worker import Call, Outputs, by_level, serve

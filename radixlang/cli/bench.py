@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from radixlang.cli.door import opened_runtime
+from radixlang.cli._runtime import opened_runtime
 from radixlang.errors import ParameterError
-from radixlang.params import SamplingParams
-from radixlang.report import bytes_text, savings
+from radixlang.explain.savings import bytes_text, savings
+from radixlang.sampling_params import SamplingParams
 
 _WORDS = "The river runs past the old mill and the garden where the children read. "
 

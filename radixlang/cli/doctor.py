@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import radixlang
-from radixlang.cli.door import diagnose, find_model
+from radixlang.cli._runtime import diagnose, find_model
 from radixlang.errors import RadixlangError
-from radixlang.report import bytes_text
+from radixlang.explain.savings import bytes_text
 
 _OPTIONAL = {
     "pydantic": "models of pydantic as types of gen",

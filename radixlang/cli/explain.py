@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from radixlang.cli.door import load_tokenizer
+from radixlang.cli._runtime import load_tokenizer
 from radixlang.cli.programs import load_program, own_errors, settings
 
 _FIGURES = ("program", "num_generations", "num_prompt_tokens", "num_shared_tokens",

@@ -13,9 +13,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from radixlang.cache_dir import home
 from radixlang.errors import ParameterError
-from radixlang.home import home
-from radixlang.report import Savings, savings
+from radixlang.explain.savings import Savings, savings
 
 WIDTH = 60  # characters of text a node
 

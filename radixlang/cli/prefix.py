@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from radixlang.cli.door import (
+from radixlang.cache_dir import home
+from radixlang.cli._runtime import (
     describe_prefix,
     load_saved_prefix,
     opened_runtime,
@@ -15,12 +16,11 @@ from radixlang.cli.door import (
 )
 from radixlang.cli.programs import load_program, own_errors, read_text, settings
 from radixlang.errors import ParameterError
-from radixlang.graph import RoleBegin, RoleEnd, Text
-from radixlang.home import home
-from radixlang.passes import constant_prefix
-from radixlang.program import Program
-from radixlang.report import bytes_text
-from radixlang.state import State
+from radixlang.explain.savings import bytes_text
+from radixlang.graph.nodes import RoleBegin, RoleEnd, Text
+from radixlang.graph.passes import constant_prefix
+from radixlang.program.program import Program
+from radixlang.program.state import State
 
 _SUFFIX = ".prefix"
 

@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from radixlang.errors import ParameterError, ProgramError, RadixlangError
-from radixlang.program import Program
-from radixlang.state import State
+from radixlang.program.program import Program
+from radixlang.program.state import State
 
 _MODULE = "radixlang_program_"  # never __main__: what a file does as a script is not run
 
@@ -28,7 +28,7 @@ def load_program(target: str) -> Program:
     """
     path, name = _split(target)
     if path.suffix == ".radix":
-        from radixlang.templates import load_template
+        from radixlang.templates.loading import load_template
 
         template: Program = load_template(path)
         return template

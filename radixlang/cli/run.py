@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from radixlang.batch import Result
-from radixlang.cli.door import opened_runtime
+from radixlang.cli._runtime import opened_runtime
 from radixlang.cli.last_run import keep, left_tree
 from radixlang.cli.programs import (
     load_program,
@@ -19,12 +18,13 @@ from radixlang.cli.programs import (
     run_program,
     settings,
 )
+from radixlang.constraints.typed_values import to_json
 from radixlang.errors import ParameterError
-from radixlang.program import Program
+from radixlang.explain.savings import savings
+from radixlang.program.program import Program
+from radixlang.program.state import State
 from radixlang.progress import row_bar
-from radixlang.report import savings
-from radixlang.state import State
-from radixlang.types import to_json
+from radixlang.records.batch import Result
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 def _run_once(args: argparse.Namespace, program: Program, runtime: Any) -> int:
     state = run_program(program, runtime, run_options(args))
     if args.html:
-        from radixlang.view_page import run_to_page
+        from radixlang.views.page import run_to_page
 
         Path(args.html).write_text(run_to_page(state), encoding="utf-8")
     if args.json:

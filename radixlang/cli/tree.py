@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from radixlang.cli.door import opened_runtime
+from radixlang.cli._runtime import opened_runtime
 from radixlang.cli.last_run import WIDTH, LeftTree, keep, last, left_tree
 from radixlang.cli.options import flag_of
 from radixlang.cli.programs import load_program, run_options, run_program, settings

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 
 from radixlang.errors import ModelFormatError
 from radixlang.kernels.attention import LayerKV, attend
-from radixlang.kernels.batch import chain
+from radixlang.kernels.plan.tree_batch import chain
 from radixlang.runtime.models.config import ModelConfig, as_ids
 from radixlang.runtime.models.model import plan_for
 

@@ -18,10 +18,10 @@ import torch
 from radixlang.errors import ParameterError
 from radixlang.runtime.models.adapter import TransformersModel
 from radixlang.runtime.models.decoder import Decoder
-from radixlang.runtime.models.gguf_weights import BlockEmbedding
-from radixlang.runtime.models.int8_decoder import Int8Decoder
-from radixlang.runtime.models.int8_ops import plain_ops
-from radixlang.runtime.models.int8_product import Int8Product
+from radixlang.runtime.models.gguf.weights import BlockEmbedding
+from radixlang.runtime.models.int8.decoder import Int8Decoder
+from radixlang.runtime.models.int8.linear import Int8Product
+from radixlang.runtime.models.int8.ops import plain_ops
 from radixlang.runtime.models.model import CausalModel
 from radixlang.runtime.models.rotary import Rotary
 

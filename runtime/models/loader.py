@@ -11,28 +11,28 @@ from typing import Any
 import torch
 
 from radixlang.errors import ModelFormatError, ParameterError
-from radixlang.runtime.models.allocator import large_blocks_apart, release_code
-from radixlang.runtime.models.build import build_decoder
-from radixlang.runtime.models.compiled_ops import compiled_ops
+from radixlang.runtime.models.assemble import build_decoder
 from radixlang.runtime.models.config import (
     LEAN_FAMILIES,
     ModelConfig,
     as_ids,
     from_transformers,
 )
-from radixlang.runtime.models.gguf_config import eos_ids, gguf_config
-from radixlang.runtime.models.gguf_file import GgufFile
-from radixlang.runtime.models.gguf_tokenizer import gguf_tokenizer
-from radixlang.runtime.models.gguf_weights import GgufWeights
-from radixlang.runtime.models.int8 import MEASURED_FAMILIES, build_int8_decoder
-from radixlang.runtime.models.int8_product import has_amx
+from radixlang.runtime.models.gguf.config import eos_ids, gguf_config
+from radixlang.runtime.models.gguf.file import GgufFile
+from radixlang.runtime.models.gguf.tokenizer import gguf_tokenizer
+from radixlang.runtime.models.gguf.weights import GgufWeights
+from radixlang.runtime.models.int8.build import MEASURED_FAMILIES, build_int8_decoder
+from radixlang.runtime.models.int8.compiled import compiled_ops
+from radixlang.runtime.models.int8.linear import has_amx
+from radixlang.runtime.models.int8.weight_cache import RowStore
 from radixlang.runtime.models.locate import locate
 from radixlang.runtime.models.model import CausalModel, LoadedModel
-from radixlang.runtime.models.openmp import leaves_no_team
-from radixlang.runtime.models.primitives import bound_primitives
-from radixlang.runtime.models.row_store import RowStore
 from radixlang.runtime.models.weights import SafetensorsFiles, StateDictWeights, WeightSource
-from radixlang.runtime.tokenizer import Tokenizer, TokenizerConfig
+from radixlang.runtime.process.malloc import large_blocks_apart, release_code
+from radixlang.runtime.process.onednn import bound_primitives
+from radixlang.runtime.process.openmp import leaves_no_team
+from radixlang.runtime.text.tokenizer import Tokenizer, TokenizerConfig
 
 LoadedParts = tuple[CausalModel, str | None]
 QUANTIZATIONS = ("auto", "int8", None)

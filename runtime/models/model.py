@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import torch
 
-from radixlang.kernels.plan import AttentionPlan, TreeBatch, plan_attention
+from radixlang.kernels.plan.plan import AttentionPlan, TreeBatch, plan_attention
 from radixlang.runtime.models.config import ModelConfig
-from radixlang.runtime.tokenizer import Tokenizer
+from radixlang.runtime.text.tokenizer import Tokenizer
 
 
 class CausalModel(Protocol):

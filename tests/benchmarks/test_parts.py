@@ -13,10 +13,10 @@ import pytest
 from benchmarks import step
 from benchmarks.peers import radixlang_run
 from radixlang import Runtime
-from radixlang.kernels.plan import TreeBatch
-from radixlang.kernels.reference import slots_seen
-from radixlang.runtime import runner
-from radixlang.runtime.stats import PROFILE_PARTS
+from radixlang.kernels.plan.plan import TreeBatch
+from radixlang.kernels.reference.attention import slots_seen
+from radixlang.runtime.engine import model_runner as runner
+from radixlang.runtime.metrics.stats import PROFILE_PARTS
 
 
 def forest() -> TreeBatch:

@@ -14,8 +14,8 @@ from radixlang.errors import (
     PromptTooLongError,
     RuntimeClosedError,
 )
-from radixlang.params import SamplingParams
 from radixlang.protocol import Backend, Branch, Markup, Message
+from radixlang.sampling_params import SamplingParams
 
 TIMEOUT = 60
 GREEDY = SamplingParams(max_tokens=8, temperature=0.0, seed=1, ignore_eos=True, min_tokens=4)

@@ -116,7 +116,7 @@ class Page:
 @pytest.fixture(scope="session")
 def page_model() -> Iterator[Any]:
     """The default model, for pages that run on it."""
-    from radixlang.runtime.engine import Runtime
+    from radixlang.runtime.runtime import Runtime
 
     with Runtime(seed=0) as runtime:
         yield runtime

@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 import radixlang
-from radixlang import batch, groups, lints, testing
-from radixlang.expressions import _GEN_NAMES
-from radixlang.program import RUN_NAMES
+from radixlang.graph import lints
+from radixlang.program import groups
+from radixlang.program.expressions import _GEN_NAMES
+from radixlang.program.program import RUN_NAMES
+from radixlang.records import batch
+from radixlang.testing import fake_backend as testing
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 FUNCTIONS: dict[str, list[Callable[..., Any]]] = {

@@ -21,7 +21,7 @@ EXAMPLES = ROOT / "examples"
 @pytest.fixture(scope="session")
 def gallery_runtime() -> Iterator[Any]:
     """SmolLM2, closed at the end of the session."""
-    from radixlang.runtime.engine import Runtime
+    from radixlang.runtime.runtime import Runtime
 
     with Runtime() as runtime:
         yield runtime

@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from radixlang.kernels.batch import TreeBatch, check_batch
-from radixlang.kernels.forests import level_forest
-from radixlang.kernels.plan import plan_attention
+from radixlang.kernels.plan.plan import plan_attention
+from radixlang.kernels.plan.tree_batch import TreeBatch, check_batch
+from radixlang.kernels.tools.forests import level_forest
 
 
 def good() -> TreeBatch:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from radixlang.kernels import bench, bench_baselines, bench_flashinfer
-from radixlang.kernels.bench_goals import CPU_GOALS, GPU_GOALS, Goal, Verdict, judge
-from radixlang.kernels.bench_shapes import (
+from radixlang.kernels.tools import bench, bench_baselines, bench_flashinfer
+from radixlang.kernels.tools.bench_goals import CPU_GOALS, GPU_GOALS, Goal, Verdict, judge
+from radixlang.kernels.tools.bench_shapes import (
     CPU_ONLY,
     GOALS,
     Ceiling,

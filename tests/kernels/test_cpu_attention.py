@@ -11,13 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radixlang.kernels import cpu
-from radixlang.kernels import plan as plan_module
 from radixlang.kernels.attention import LayerKV, attend, attend_packed
-from radixlang.kernels.batch import TreeBatch
-from radixlang.kernels.forests import level_forest, poisoned_pool, random_forest
-from radixlang.kernels.plan import AttentionPlan, plan_attention
-from radixlang.kernels.reference import attend_reference
+from radixlang.kernels.cpu import attention as cpu
+from radixlang.kernels.plan import plan as plan_module
+from radixlang.kernels.plan.plan import AttentionPlan, plan_attention
+from radixlang.kernels.plan.tree_batch import TreeBatch
+from radixlang.kernels.reference.attention import attend_reference
+from radixlang.kernels.tools.forests import level_forest, poisoned_pool, random_forest
 
 pytestmark = pytest.mark.usefixtures("nan_filled_memory")
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)

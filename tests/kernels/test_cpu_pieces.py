@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from radixlang.kernels.attention import LayerKV, attend
-from radixlang.kernels.batch import TreeBatch
-from radixlang.kernels.cpu_pieces import LEAST, cut
-from radixlang.kernels.forests import level_forest, poisoned_pool
-from radixlang.kernels.plan import plan_attention
-from radixlang.kernels.reference import attend_reference
+from radixlang.kernels.cpu.split_kv import LEAST, cut
+from radixlang.kernels.plan.plan import plan_attention
+from radixlang.kernels.plan.tree_batch import TreeBatch
+from radixlang.kernels.reference.attention import attend_reference
+from radixlang.kernels.tools.forests import level_forest, poisoned_pool
 
 pytestmark = pytest.mark.usefixtures("nan_filled_memory")
 

@@ -11,12 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radixlang.kernels import plan as plan_module
-from radixlang.kernels.bench_shapes import without_sharing
-from radixlang.kernels.cpu_units import Causal, Full, Group, Keys, Masked, Unit
-from radixlang.kernels.forests import level_forest, random_forest
-from radixlang.kernels.plan import AttentionPlan, plan_attention
-from radixlang.kernels.reference import slots_seen
+from radixlang.kernels.cpu.calls import Causal, Full, Group, Keys, Masked, Unit
+from radixlang.kernels.plan import plan as plan_module
+from radixlang.kernels.plan.plan import AttentionPlan, plan_attention
+from radixlang.kernels.reference.attention import slots_seen
+from radixlang.kernels.tools.bench_shapes import without_sharing
+from radixlang.kernels.tools.forests import level_forest, random_forest
 
 
 def slots_of(keys: Keys) -> np.ndarray:

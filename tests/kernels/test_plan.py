@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from radixlang.kernels.attention import LayerKV, attend
-from radixlang.kernels.batch import TreeBatch
-from radixlang.kernels.forests import level_forest, new_slots_of, poisoned_pool, random_forest
-from radixlang.kernels.plan import plan_attention
-from radixlang.kernels.reference import attend_reference
+from radixlang.kernels.plan.plan import plan_attention
+from radixlang.kernels.plan.tree_batch import TreeBatch
+from radixlang.kernels.reference.attention import attend_reference
+from radixlang.kernels.tools.forests import level_forest, new_slots_of, poisoned_pool, random_forest
 
 pytestmark = pytest.mark.usefixtures("nan_filled_memory")
 

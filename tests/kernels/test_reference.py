@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from radixlang.kernels.reference import merge_reference, partial_reference
+from radixlang.kernels.reference.attention import merge_reference, partial_reference
 
 
 def parts(visible: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

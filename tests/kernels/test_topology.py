@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radixlang.kernels.batch import TreeBatch
-from radixlang.kernels.forests import level_forest, random_forest
-from radixlang.kernels.reference import path_of
-from radixlang.kernels.topology import BELOW, GRID, Topology, build_topology, grow
+from radixlang.kernels.plan.topology import BELOW, GRID, Topology, build_topology, grow
+from radixlang.kernels.plan.tree_batch import TreeBatch
+from radixlang.kernels.reference.attention import path_of
+from radixlang.kernels.tools.forests import level_forest, random_forest
 
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radixlang.kernels.forests import level_forest, random_forest
-from radixlang.kernels.reference import slots_seen
-from radixlang.kernels.tiles import pick_tile
-from radixlang.kernels.topology import build_topology
-from radixlang.kernels.units import UnitPlan, build_units
+from radixlang.kernels.gpu.tiles import pick_tile
+from radixlang.kernels.plan.topology import build_topology
+from radixlang.kernels.plan.work_units import UnitPlan, build_units
+from radixlang.kernels.reference.attention import slots_seen
+from radixlang.kernels.tools.forests import level_forest, random_forest
 
 SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
 

@@ -10,8 +10,8 @@ import pytest
 
 from radixlang import State, assistant, function, gen, select, user
 from radixlang.errors import NeedsValueError, ParameterError
-from radixlang.graph import Gen
-from radixlang.library import majority
+from radixlang.graph.nodes import Gen
+from radixlang.program.strategies import majority
 
 Make = Callable[..., Any]
 Reader = Callable[[State], Any]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from radixlang import function, gen
-from radixlang.constraints import Capture, Choices, Regex, Sequence
+from radixlang.constraints.specs import Capture, Choices, Regex, Sequence
 from radixlang.errors import ParameterError
-from radixlang.state import State
+from radixlang.program.state import State
 
 Make = Callable[..., Any]
 DATE = Sequence((Capture("year", Regex("[0-9]{4}")), "-", Capture("month", Choices(("01", "02")))))

@@ -17,9 +17,9 @@ from radixlang.errors import (
     RequestError,
     StateClosedError,
 )
-from radixlang.library import beam, best_of, majority, mean_logprob, retry
-from radixlang.state import State
-from radixlang.tools import ToolBox
+from radixlang.program.state import State
+from radixlang.program.strategies import beam, best_of, majority, mean_logprob, retry
+from radixlang.program.tools import ToolBox
 
 Make = Callable[..., Any]
 

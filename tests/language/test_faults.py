@@ -16,8 +16,8 @@ from radixlang.errors import (
     RequestError,
     StateClosedError,
 )
+from radixlang.program.state import State
 from radixlang.protocol import Message
-from radixlang.state import State
 
 Make = Callable[..., Any]
 BROKEN = RequestError("the model is on fire")
@@ -293,7 +293,7 @@ def test_a_type_and_a_schema_together_are_refused() -> None:
 def test_int_pattern_allows_no_blanks() -> None:
     import re
 
-    from radixlang.types import INT_PATTERN
+    from radixlang.constraints.typed_values import INT_PATTERN
 
     assert re.fullmatch(INT_PATTERN, "-120")
     assert not re.fullmatch(INT_PATTERN, "1 ")

@@ -7,9 +7,9 @@ from itertools import takewhile
 from typing import Any
 
 from radixlang import function, gen
-from radixlang.graph import Block, Fork, Graph
-from radixlang.runtime.tree_view import NodeView, take_snapshot
-from radixlang.state import State
+from radixlang.graph.nodes import Block, Fork, Graph
+from radixlang.program.state import State
+from radixlang.runtime.cache.snapshot import NodeView, take_snapshot
 
 Tokens = tuple[int, ...]
 

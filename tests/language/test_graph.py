@@ -11,12 +11,12 @@ from xml.etree import ElementTree
 import pytest
 
 from radixlang import assistant, function, gen, select, system, user
-from radixlang.constraints import Capture, Choices, Regex, Sequence
+from radixlang.constraints.specs import Capture, Choices, Regex, Sequence
 from radixlang.errors import NeedsValueError, ParameterError, ProgramError
-from radixlang.graph import Arg, Fork, Ref, Text
-from radixlang.passes import constant_prefix, hoist_shared_prefix, merge_text
-from radixlang.state import State
-from radixlang.uses import future_uses
+from radixlang.graph.next_use import future_uses
+from radixlang.graph.nodes import Arg, Fork, Ref, Text
+from radixlang.graph.passes import constant_prefix, hoist_shared_prefix, merge_text
+from radixlang.program.state import State
 
 Make = Callable[..., Any]
 

@@ -8,15 +8,15 @@ from typing import Any, Literal
 import pytest
 
 from radixlang import assistant, function, gen, select, system, user
-from radixlang.library import majority
-from radixlang.state import State
+from radixlang.program.state import State
+from radixlang.program.strategies import majority
 
 pytestmark = pytest.mark.model
 
 
 @pytest.fixture(scope="module")
 def runtime() -> Iterator[Any]:
-    from radixlang.runtime.engine import Runtime
+    from radixlang.runtime.runtime import Runtime
 
     made = Runtime(quantization=None, dtype="float32", num_pages=8192)
     yield made

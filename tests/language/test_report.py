@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from radixlang import State, function, gen, savings
-from radixlang.report import bytes_text
+from radixlang.explain.savings import bytes_text
 from radixlang.testing import FakeBackend
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from radixlang import assistant, function, gen, select, system, user
-from radixlang.checkpoint import resume, take_checkpoint
 from radixlang.errors import ParameterError, ProgramError
-from radixlang.executor import node_seed
-from radixlang.replay import save_replay, verify_replay
-from radixlang.state import State
+from radixlang.execution.run import node_seed
+from radixlang.program.state import State
+from radixlang.records.checkpoint import resume, take_checkpoint
+from radixlang.records.replay import save_replay, verify_replay
 
 Make = Callable[..., Any]
 

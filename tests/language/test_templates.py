@@ -10,10 +10,10 @@ import pytest
 
 from radixlang import assistant, function, gen, select, system, user
 from radixlang.errors import ParameterError, ProgramError, TemplateError
-from radixlang.passes import merge_text
-from radixlang.program import Program
-from radixlang.state import State
-from radixlang.templates import load_template, template
+from radixlang.graph.passes import merge_text
+from radixlang.program.program import Program
+from radixlang.program.state import State
+from radixlang.templates.loading import load_template, template
 
 Make = Callable[..., Any]
 

@@ -13,10 +13,10 @@ import pydantic
 import pytest
 
 from radixlang import function, gen
-from radixlang.constraints import Choices, JsonSchema, Regex
+from radixlang.constraints.specs import Choices, JsonSchema, Regex
+from radixlang.constraints.typed_values import from_json, output_for, to_json
 from radixlang.errors import InvalidConstraintError, ParameterError, ProgramError, ValueParseError
-from radixlang.state import State
-from radixlang.types import from_json, output_for, to_json
+from radixlang.program.state import State
 
 Make = Callable[..., Any]
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from radixlang import State, function, gen, select, user
-from radixlang.view_page import run_to_page
+from radixlang.views.page import run_to_page
 
 Make = Callable[..., Any]
 NAMES = ("chromium", "chromium-browser", "google-chrome")

@@ -9,10 +9,10 @@ import pytest
 
 from radixlang import assistant, function, gen, select, user
 from radixlang.errors import RequestError
+from radixlang.execution.branch_run import Cell
+from radixlang.program.state import State
 from radixlang.protocol import Completion, Delta, Usage
-from radixlang.state import State
-from radixlang.streams import Cell
-from radixlang.view import branches_of
+from radixlang.views.run_tree import branches_of
 
 Make = Callable[..., Any]
 LONG = "constant instructions that every call could share. " * 3
@@ -169,7 +169,7 @@ def test_errors_are_shown_in_their_branch(fake: Make) -> None:
 
 
 def test_forced_spans(fake: Make) -> None:
-    from radixlang.handlers import forced_spans
+    from radixlang.execution.node_handlers import forced_spans
     from radixlang.protocol import Generation
 
     generation = Generation()

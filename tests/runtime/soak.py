@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from radixlang.params import SamplingParams
-from radixlang.runtime.engine import Runtime
+from radixlang.runtime.runtime import Runtime
+from radixlang.sampling_params import SamplingParams
 
 TIMEOUT = 120
 
@@ -105,7 +105,7 @@ def main() -> None:
     from dataclasses import replace
 
     logging.getLogger("radixlang.runtime").setLevel(logging.CRITICAL)
-    from radixlang.constraints import Regex
+    from radixlang.constraints.specs import Regex
 
     choose = random.Random(args.seed)
     loaded = tiny_model()

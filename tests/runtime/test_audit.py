@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from radixlang.runtime import audit as checks
-from radixlang.runtime.audit import Violation, audit
-from radixlang.runtime.leaks import find_leaks
-from radixlang.runtime.pool import PagePool
-from radixlang.runtime.radix import Namespace, RadixNode, RadixTree
+from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, RadixTree
+from radixlang.runtime.diagnostics import invariants as checks
+from radixlang.runtime.diagnostics.invariants import Violation, audit
+from radixlang.runtime.diagnostics.leaks import find_leaks
 
 
 class Cache:

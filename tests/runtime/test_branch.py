@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from radixlang.errors import CancelledError, ParameterError
-from radixlang.params import SamplingParams
 from radixlang.protocol import Markup
+from radixlang.sampling_params import SamplingParams
 
 TIMEOUT = 60
 GREEDY = SamplingParams(max_tokens=5, temperature=0.0, ignore_eos=True)

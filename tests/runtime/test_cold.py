@@ -8,13 +8,13 @@ import torch
 
 from radixlang.errors import ParameterError
 from radixlang.kernels.attention import attend
-from radixlang.kernels.batch import TreeBatch
-from radixlang.kernels.plan import plan_attention
-from radixlang.runtime.audit import audit
-from radixlang.runtime.cold import ColdTier
-from radixlang.runtime.kv_cache import KVCache, quantize_tokens
-from radixlang.runtime.pool import PagePool
-from radixlang.runtime.radix import RadixNode, RadixTree
+from radixlang.kernels.plan.plan import plan_attention
+from radixlang.kernels.plan.tree_batch import TreeBatch
+from radixlang.runtime.cache.kv_cache import KVCache, quantize_tokens
+from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.quantized_tier import ColdTier
+from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
+from radixlang.runtime.diagnostics.invariants import audit
 
 HEADS, DIM = 2, 16
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from radixlang.runtime.audit import audit
-from radixlang.runtime.compaction import Compactor, fragmentation, num_runs
-from radixlang.runtime.kv_cache import KVCache
-from radixlang.runtime.pool import PagePool
-from radixlang.runtime.radix import RadixNode, RadixTree
+from radixlang.runtime.cache.compaction import Compactor, fragmentation, num_runs
+from radixlang.runtime.cache.kv_cache import KVCache
+from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
+from radixlang.runtime.diagnostics.invariants import audit
 
 PAGE_SIZES = [1, 4]
 

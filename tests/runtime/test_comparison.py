@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from radixlang.errors import ParameterError
-from radixlang.params import SamplingParams
-from radixlang.runtime.comparison import run_alone
+from radixlang.runtime.diagnostics.float64_check import run_alone
 from radixlang.runtime.models.float64 import in_float64
+from radixlang.sampling_params import SamplingParams
 
 TIMEOUT = 60
 EIGHT = SamplingParams(max_tokens=8, min_tokens=8, temperature=0.0, ignore_eos=True)

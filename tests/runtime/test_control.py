@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from radixlang.errors import ParameterError, PoolExhaustedError, PromptTooLongError
-from radixlang.params import SamplingParams
-from radixlang.runtime import scheduler
-from radixlang.runtime.audit import Violation
-from radixlang.runtime.compaction import fragmentation
-from radixlang.runtime.upkeep import Upkeep
+from radixlang.runtime.cache.compaction import fragmentation
+from radixlang.runtime.diagnostics.invariants import Violation
+from radixlang.runtime.engine.idle_tasks import Upkeep
+from radixlang.runtime.scheduling import scheduler
+from radixlang.sampling_params import SamplingParams
 
 TIMEOUT = 60
 MakeRuntime = Callable[..., Any]
@@ -239,7 +239,7 @@ def test_engine_at_rest_holds_no_memory_for_what_was_flushed(make_runtime: MakeR
 def test_saved_prefix_is_loaded_into_another_runtime(
     make_runtime: MakeRuntime, tmp_path: Path
 ) -> None:
-    from radixlang.runtime.prefix_store import load_prefix, save_prefix
+    from radixlang.runtime.saved_prefixes.store import load_prefix, save_prefix
 
     prompt = ids(70, 40)
     save_prefix(make_runtime(), prompt, tmp_path / "p.prefix")

@@ -10,12 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radixlang.constraints import JsonSchema
+from radixlang.constraints.specs import JsonSchema
 from radixlang.errors import ParameterError
-from radixlang.params import SamplingParams
-from radixlang.runtime import drafts
-from radixlang.runtime.drafts import MAX_MATCH, MIN_MATCH, Drafter, choose_lengths, lookup
-from radixlang.runtime.ngram_cache import MAX_NGRAMS, NgramCache, Writing
+from radixlang.runtime.speculative import prompt_lookup as drafts
+from radixlang.runtime.speculative.ngram_cache import MAX_NGRAMS, NgramCache, Writing
+from radixlang.runtime.speculative.prompt_lookup import (
+    MAX_MATCH,
+    MIN_MATCH,
+    Drafter,
+    choose_lengths,
+    lookup,
+)
+from radixlang.sampling_params import SamplingParams
 
 TIMEOUT = 60
 MakeRuntime = Callable[..., Any]

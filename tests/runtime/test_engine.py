@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from radixlang.constraints import Regex
+from radixlang.constraints.specs import Regex
 from radixlang.errors import (
     CancelledError,
     DeadlineError,
@@ -30,9 +30,9 @@ from radixlang.errors import (
     RuntimeClosedError,
     StateClosedError,
 )
-from radixlang.params import SamplingParams
-from radixlang.runtime.engine import Runtime
-from radixlang.runtime.switching import SWITCH_S
+from radixlang.runtime.process.switch_interval import SWITCH_S
+from radixlang.runtime.runtime import Runtime
+from radixlang.sampling_params import SamplingParams
 
 TIMEOUT = 60
 MakeRuntime = Callable[..., Any]
@@ -614,7 +614,7 @@ import importlib.util
 spec = importlib.util.spec_from_file_location("tiny", {str(conftest)!r})
 tiny = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tiny)
-from radixlang.params import SamplingParams
+from radixlang.sampling_params import SamplingParams
 from radixlang.runtime import Runtime
 runtime = Runtime(tiny.make_tiny_model(), num_pages=4096)
 branch = runtime.new_branch()

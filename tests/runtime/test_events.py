@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from radixlang.params import SamplingParams
-from radixlang.runtime.events import Event
+from radixlang.runtime.metrics.events import Event
+from radixlang.sampling_params import SamplingParams
 
 TIMEOUT = 60
 MakeRuntime = Callable[..., Any]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from radixlang.errors import ParameterError
-from radixlang.runtime.audit import audit
-from radixlang.runtime.eviction import NEVER, POLICIES
-from radixlang.runtime.pool import PagePool
-from radixlang.runtime.radix import RadixNode, RadixTree
+from radixlang.runtime.cache.eviction import NEVER, POLICIES
+from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
+from radixlang.runtime.diagnostics.invariants import audit
 
 
 def make_tree(policy: str = "lru", num_pages: int = 64, page_size: int = 1) -> RadixTree:

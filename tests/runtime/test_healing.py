@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from radixlang.constraints import Choices, Grammar, JsonSchema, Regex, match
+from radixlang.constraints.specs import Choices, Grammar, JsonSchema, Regex, match
 from radixlang.errors import IncompleteError
-from radixlang.params import SamplingParams
 from radixlang.protocol import Markup
-from radixlang.runtime.healing import Healer
+from radixlang.runtime.text.token_healing import Healer
+from radixlang.sampling_params import SamplingParams
 
 TIMEOUT = 60
 MakeRuntime = Callable[..., Any]

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from radixlang.errors import ParameterError
-from radixlang.runtime.kv_cache import KVCache
-from radixlang.runtime.pool import PagePool
-from radixlang.runtime.probes import find_wild_nodes
-from radixlang.runtime.radix import RadixTree
+from radixlang.runtime.cache.kv_cache import KVCache
+from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.radix_tree import RadixTree
+from radixlang.runtime.diagnostics.nan_scan import find_wild_nodes
 
 
 def slots(*numbers: int) -> np.ndarray:

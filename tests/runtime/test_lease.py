@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from radixlang.errors import OwnershipError
-from radixlang.runtime.audit import audit
-from radixlang.runtime.lease import ProgramPins
-from radixlang.runtime.pool import PagePool
-from radixlang.runtime.radix import RadixNode, RadixTree
+from radixlang.runtime.cache.lease import ProgramPins
+from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
+from radixlang.runtime.diagnostics.invariants import audit
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from radixlang import function, gen
-from radixlang.params import SamplingParams
-from radixlang.runtime.eviction import NEVER
+from radixlang.runtime.cache.eviction import NEVER
+from radixlang.sampling_params import SamplingParams
 
 TIMEOUT = 60
 MakeRuntime = Callable[..., Any]

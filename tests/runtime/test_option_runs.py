@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from radixlang.protocol import Markup
-from radixlang.runtime.option_runs import option_runs
+from radixlang.runtime.text.option_tokens import option_runs
 
 WORDS = ["the", "town", "theatre", "sleeps", "every", "night", "é", "日本", "10", "\n", "x=1"]
 

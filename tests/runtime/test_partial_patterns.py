@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from radixlang.runtime.partial_patterns import partial_pattern
+from radixlang.runtime.text.partial_regex import partial_pattern
 
 LETTERS = "abc\n"
 PATTERNS = [

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from radixlang.errors import OwnershipError, ParameterError
-from radixlang.runtime.free_runs import FreeRuns
-from radixlang.runtime.pool import PagePool, PoolFull
-from radixlang.runtime.slot_runs import runs_of
+from radixlang.runtime.cache.free_list import FreeRuns
+from radixlang.runtime.cache.page_pool import PagePool, PoolFull
+from radixlang.runtime.cache.slots import runs_of
 
 PAGE_SIZES = [1, 2, 7, 64, 256]
 

@@ -10,11 +10,16 @@ import pytest
 import torch
 
 from radixlang.errors import ParameterError
-from radixlang.runtime.audit import audit
-from radixlang.runtime.kv_cache import KVCache
-from radixlang.runtime.pool import PagePool
-from radixlang.runtime.prefixes import RECORD, Fingerprint, load_prefixes, save_prefixes
-from radixlang.runtime.radix import Namespace, RadixNode, RadixTree
+from radixlang.runtime.cache.kv_cache import KVCache
+from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, RadixTree
+from radixlang.runtime.diagnostics.invariants import audit
+from radixlang.runtime.saved_prefixes.file_format import (
+    RECORD,
+    Fingerprint,
+    load_prefixes,
+    save_prefixes,
+)
 
 SPACE = Namespace("tenant", weights_version=3)
 PRINT = Fingerprint("weights", "tokenizer", "rotary", "float32", 2, 3, 4, SPACE)

@@ -10,7 +10,7 @@ import pytest
 
 from radixlang import progress
 from radixlang.runtime.models.adapter import bars_at_a_terminal_only
-from radixlang.runtime.models.build import in_threads
+from radixlang.runtime.models.assemble import in_threads
 
 MakeRuntime = Callable[..., Any]
 Shown = Callable[[Callable[[], Any]], str]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from radixlang.errors import OwnershipError, ParameterError
-from radixlang.runtime.audit import audit, contents, matches_are_kept
-from radixlang.runtime.batch_insert import insert_batch
-from radixlang.runtime.pool import PagePool
-from radixlang.runtime.radix import Namespace, RadixNode, RadixTree
-from radixlang.runtime.tree_view import draw, take_snapshot
+from radixlang.runtime.cache.batch_insert import insert_batch
+from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, RadixTree
+from radixlang.runtime.cache.snapshot import draw, take_snapshot
+from radixlang.runtime.diagnostics.invariants import audit, contents, matches_are_kept
 
 PAGE_SIZES = [1, 4, 256]
 

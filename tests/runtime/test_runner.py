@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from radixlang.kernels.plan import plan_attention
-from radixlang.params import SamplingParams
-from radixlang.runtime.kv_cache import KVCache
-from radixlang.runtime.memory import Memory
-from radixlang.runtime.pool import PagePool
-from radixlang.runtime.radix import Namespace, RadixTree
-from radixlang.runtime.runner import ModelRunner, tree_batch
-from radixlang.runtime.sequence import Sequence
-from radixlang.runtime.stats import Counters, StepProfile
+from radixlang.kernels.plan.plan import plan_attention
+from radixlang.runtime.cache.kv_cache import KVCache
+from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.radix_tree import Namespace, RadixTree
+from radixlang.runtime.engine.kv_manager import Memory
+from radixlang.runtime.engine.model_runner import ModelRunner, tree_batch
+from radixlang.runtime.metrics.stats import Counters, StepProfile
+from radixlang.runtime.scheduling.sequence import Sequence
+from radixlang.sampling_params import SamplingParams
 
 TIMEOUT = 60
 

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from radixlang.params import SamplingParams
-from radixlang.runtime.blockwise import likeliest
-from radixlang.runtime.keyed_random import SeedSource, uniform
-from radixlang.runtime.sampler import (
+from radixlang.runtime.sampling.counter_rng import SeedSource, uniform
+from radixlang.runtime.sampling.sampler import (
     GREEDY,
     SamplingRow,
     choose_among,
@@ -19,6 +17,8 @@ from radixlang.runtime.sampler import (
     sample,
     target_logprobs,
 )
+from radixlang.runtime.sampling.wide_rows import likeliest
+from radixlang.sampling_params import SamplingParams
 
 
 def row(index: int = 0, seed: int = 0, **params: Any) -> SamplingRow:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from radixlang.errors import CancelledError, PoolExhaustedError
-from radixlang.params import SamplingParams
+from radixlang.sampling_params import SamplingParams
 
 TIMEOUT = 60
 MakeRuntime = Callable[..., Any]

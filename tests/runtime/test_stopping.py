@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from radixlang.params import SamplingParams
-from radixlang.runtime.stopping import TextTracker
+from radixlang.runtime.text.stop_strings import TextTracker
+from radixlang.sampling_params import SamplingParams
 
 TIMEOUT = 60
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from radixlang.runtime import time_bound
-from radixlang.runtime.switching import SWITCH_S
-from radixlang.runtime.time_bound import AGAIN_S, within
+from radixlang.runtime.constraints import time_limit as time_bound
+from radixlang.runtime.constraints.time_limit import AGAIN_S, within
+from radixlang.runtime.process.switch_interval import SWITCH_S
 
 
 def for_ever() -> None:

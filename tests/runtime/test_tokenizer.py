@@ -13,11 +13,11 @@ from tokenizers import Tokenizer as Backend
 
 from radixlang.errors import ParameterError
 from radixlang.protocol import Markup, Message
-from radixlang.runtime.models.gguf_file import GgufFile
-from radixlang.runtime.models.gguf_tokenizer import byte_alphabet
+from radixlang.runtime.models.gguf.file import GgufFile
+from radixlang.runtime.models.gguf.tokenizer import byte_alphabet
 from radixlang.runtime.models.loader import load_gguf_tokenizer
 from radixlang.runtime.models.locate import find_default_model
-from radixlang.runtime.tokenizer import Tokenizer, TokenizerConfig
+from radixlang.runtime.text.tokenizer import Tokenizer, TokenizerConfig
 
 # SmolLM2's vocabulary has no token for some control characters and rare planes: it drops them,
 # here as in transformers.

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from radixlang.errors import ParameterError
-from radixlang.runtime.radix import Namespace
-from radixlang.runtime.sequence import Sequence
-from radixlang.runtime.waiting import MAX_DISPLACEMENT, WaitingQueue
+from radixlang.runtime.cache.radix_tree import Namespace
+from radixlang.runtime.scheduling.sequence import Sequence
+from radixlang.runtime.scheduling.waiting_queue import MAX_DISPLACEMENT, WaitingQueue
 
 _numbers = itertools.count(1)
 

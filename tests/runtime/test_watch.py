@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from radixlang.params import SamplingParams
-from radixlang.runtime.engine import Runtime
+from radixlang.runtime.runtime import Runtime
+from radixlang.sampling_params import SamplingParams
 
 TIMEOUT = 60
 LONG = SamplingParams(max_tokens=400, min_tokens=400, temperature=0.0, ignore_eos=True)

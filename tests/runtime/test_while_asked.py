@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from radixlang.runtime.while_asked import WhileAsked
+from radixlang.runtime.process.shared_setting import WhileAsked
 
 
 def test_made_for_the_first_and_undone_for_the_last() -> None:

@@ -12,6 +12,7 @@ else:  # pragma: no cover
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
+UNSHIPPED = {ROOT / "kernels" / "tools"}  # development code
 SOURCES = {"radixlang": "radixlang", "runtime": "radixlang.runtime", "kernels": "radixlang.kernels"}
 
 
@@ -26,7 +27,12 @@ def packages_on_disk() -> dict[str, str]:
     for folder, package in SOURCES.items():
         for path in [ROOT / folder, *sorted((ROOT / folder).rglob("*"))]:
             inside_link = any(parent.is_symlink() for parent in [path, *path.parents])
-            if path.is_dir() and not inside_link and any(path.glob("*.py")):
+            if (
+                path.is_dir()
+                and not inside_link
+                and any(path.glob("*.py"))
+                and path not in UNSHIPPED
+            ):
                 suffix = path.relative_to(ROOT / folder).parts
                 found[".".join([package, *suffix])] = str(path.relative_to(ROOT))
     return found

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from radixlang.kernels import check
-from radixlang.kernels.compiled import Report, compile_variant, narrow_offsets
-from radixlang.kernels.variants import TARGETS, Variant, shipped
+from radixlang.kernels.tools import check
+from radixlang.kernels.tools.compiled import Report, compile_variant, narrow_offsets
+from radixlang.kernels.tools.variants import TARGETS, Variant, shipped
 
-SAMPLE = [  # the shapes closest to a gate; `python -m radixlang.kernels.check` compiles them all
+SAMPLE = [  # the shapes closest to a gate; radixlang.kernels.tools.check compiles them all
     Variant("tree_attn_partial", packed_rows=16),
     Variant("tree_attn_partial", packed_rows=128),
     Variant("tree_attn_partial", head_dim=64, group=3),

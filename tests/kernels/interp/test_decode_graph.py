@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from radixlang.kernels.attention import attend
-from radixlang.kernels.batch import TreeBatch
-from radixlang.kernels.forests import level_forest
-from radixlang.kernels.graph_plan import GraphPlan
-from radixlang.kernels.plan import AttentionPlan, plan_attention
-from radixlang.runtime.decode_graph import DecodeGraphs
-from radixlang.runtime.kv_cache import KVCache
+from radixlang.kernels.gpu.graph_plan import GraphPlan
+from radixlang.kernels.plan.plan import AttentionPlan, plan_attention
+from radixlang.kernels.plan.tree_batch import TreeBatch
+from radixlang.kernels.tools.forests import level_forest
+from radixlang.runtime.cache.kv_cache import KVCache
+from radixlang.runtime.engine.cuda_graphs import DecodeGraphs
 
 HEADS, KV_HEADS, DIM = 4, 2, 16
 

@@ -10,12 +10,12 @@ import torch
 import transformers
 from torch import Tensor
 
-from radixlang.kernels.batch import TreeBatch
-from radixlang.kernels.forests import level_forest
-from radixlang.kernels.plan import AttentionPlan, plan_attention
-from radixlang.runtime.decode_graph import DecodeGraphs
-from radixlang.runtime.kv_cache import KVCache
-from radixlang.runtime.models.build import build_decoder
+from radixlang.kernels.plan.plan import AttentionPlan, plan_attention
+from radixlang.kernels.plan.tree_batch import TreeBatch
+from radixlang.kernels.tools.forests import level_forest
+from radixlang.runtime.cache.kv_cache import KVCache
+from radixlang.runtime.engine.cuda_graphs import DecodeGraphs
+from radixlang.runtime.models.assemble import build_decoder
 from radixlang.runtime.models.config import ModelConfig, from_transformers
 from radixlang.runtime.models.decoder import Decoder
 from radixlang.runtime.models.weights import StateDictWeights

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from radixlang.kernels.reference import merge_reference
-from radixlang.kernels.tree_merge import tree_merge
+from radixlang.kernels.gpu.tree_merge import tree_merge
+from radixlang.kernels.reference.attention import merge_reference
 
 
 def merge(

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from radixlang.kernels import gpu, units
 from radixlang.kernels.attention import LayerKV, attend
-from radixlang.kernels.batch import TreeBatch
-from radixlang.kernels.device_plan import CapacityError
-from radixlang.kernels.forests import level_forest, poisoned_pool, random_forest
-from radixlang.kernels.graph_plan import GraphPlan, bucket_of
-from radixlang.kernels.plan import AttentionPlan, plan_attention
-from radixlang.kernels.reference import attend_reference
+from radixlang.kernels.gpu import launch as gpu
+from radixlang.kernels.gpu.device_plan import CapacityError
+from radixlang.kernels.gpu.graph_plan import GraphPlan, bucket_of
+from radixlang.kernels.plan import work_units as units
+from radixlang.kernels.plan.plan import AttentionPlan, plan_attention
+from radixlang.kernels.plan.tree_batch import TreeBatch
+from radixlang.kernels.reference.attention import attend_reference
+from radixlang.kernels.tools.forests import level_forest, poisoned_pool, random_forest
 
 
 def cold_pool(k: torch.Tensor, v: torch.Tensor) -> LayerKV:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from radixlang.kernels import gpu
 from radixlang.kernels.attention import LayerKV, attend
-from radixlang.kernels.forests import level_forest, poisoned_pool
-from radixlang.kernels.fused_reference import rotary_append_reference, turn_heads
-from radixlang.kernels.plan import plan_attention
+from radixlang.kernels.gpu import launch as gpu
+from radixlang.kernels.plan.plan import plan_attention
+from radixlang.kernels.reference.fused import rotary_append_reference, turn_heads
+from radixlang.kernels.tools.forests import level_forest, poisoned_pool
 
 SLOTS = torch.tensor([7, -1, 2])  # the middle one is padding
 LIMITS = {torch.float32: 1e-6, torch.float16: 2**-10, torch.bfloat16: 2**-7}

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from radixlang.kernels.fused_reference import sample_reference, uniform_reference
-from radixlang.kernels.sample_tokens import sample
-from radixlang.params import SamplingParams
-from radixlang.runtime.gpu_sampling import choose, suits_kernel
-from radixlang.runtime.keyed_random import uniform
-from radixlang.runtime.sampler import SamplingRow
-from radixlang.runtime.sampler import sample as sample_on_cpu
+from radixlang.kernels.gpu.sample_tokens import sample
+from radixlang.kernels.reference.fused import sample_reference, uniform_reference
+from radixlang.runtime.sampling.counter_rng import uniform
+from radixlang.runtime.sampling.gpu import choose, suits_kernel
+from radixlang.runtime.sampling.sampler import SamplingRow
+from radixlang.runtime.sampling.sampler import sample as sample_on_cpu
+from radixlang.sampling_params import SamplingParams
 
 ROWS = 12
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from radixlang.kernels import gpu
 from radixlang.kernels.attention import LayerKV, attend
-from radixlang.kernels.batch import TreeBatch
-from radixlang.kernels.forests import level_forest, poisoned_pool, random_forest
-from radixlang.kernels.plan import AttentionPlan, plan_attention
-from radixlang.kernels.reference import attend_reference, partial_reference, slots_seen
-from radixlang.kernels.tiles import pick_tile
+from radixlang.kernels.gpu import launch as gpu
+from radixlang.kernels.gpu.tiles import pick_tile
+from radixlang.kernels.plan.plan import AttentionPlan, plan_attention
+from radixlang.kernels.plan.tree_batch import TreeBatch
+from radixlang.kernels.reference.attention import attend_reference, partial_reference, slots_seen
+from radixlang.kernels.tools.forests import level_forest, poisoned_pool, random_forest
 
 
 def run(

@@ -19,18 +19,18 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from radixlang.runtime import audit as checks
-from radixlang.runtime.batch_insert import insert_batch
-from radixlang.runtime.cold import ColdTier
-from radixlang.runtime.compaction import Compactor
-from radixlang.runtime.eviction import NEVER
-from radixlang.runtime.kv_cache import KVCache
-from radixlang.runtime.leaks import find_leaks
-from radixlang.runtime.lease import Lease, ProgramPins
-from radixlang.runtime.pool import NO_SLOTS, PagePool, PoolFull, Slots
-from radixlang.runtime.prefixes import Fingerprint, load_prefixes, save_prefixes
-from radixlang.runtime.radix import Namespace, RadixNode, RadixTree
-from radixlang.runtime.tree_view import draw, take_snapshot
+from radixlang.runtime.cache.batch_insert import insert_batch
+from radixlang.runtime.cache.compaction import Compactor
+from radixlang.runtime.cache.eviction import NEVER
+from radixlang.runtime.cache.kv_cache import KVCache
+from radixlang.runtime.cache.lease import Lease, ProgramPins
+from radixlang.runtime.cache.page_pool import NO_SLOTS, PagePool, PoolFull, Slots
+from radixlang.runtime.cache.quantized_tier import ColdTier
+from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, RadixTree
+from radixlang.runtime.cache.snapshot import draw, take_snapshot
+from radixlang.runtime.diagnostics import invariants as checks
+from radixlang.runtime.diagnostics.leaks import find_leaks
+from radixlang.runtime.saved_prefixes.file_format import Fingerprint, load_prefixes, save_prefixes
 
 NUM_SLOTS = 48
 HEAD_DIM = 4

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from radixlang.errors import OwnershipError
-from radixlang.runtime.audit import audit, idle_is_empty, nothing_freed_in_flight
-from radixlang.runtime.kv_cache import KVCache
-from radixlang.runtime.lease import Lease
-from radixlang.runtime.pool import PagePool, PoolFull, Slots
-from radixlang.runtime.radix import Namespace, RadixTree
+from radixlang.runtime.cache.kv_cache import KVCache
+from radixlang.runtime.cache.lease import Lease
+from radixlang.runtime.cache.page_pool import PagePool, PoolFull, Slots
+from radixlang.runtime.cache.radix_tree import Namespace, RadixTree
+from radixlang.runtime.diagnostics.invariants import audit, idle_is_empty, nothing_freed_in_flight
 
 PROMPT = list(range(100, 116))
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from radixlang.runtime.constraint_vocabulary import Vocabulary
-from radixlang.runtime.constraints import CompiledConstraint, ConstraintCompiler, Matcher
+from radixlang.runtime.constraints.matcher import CompiledConstraint, ConstraintCompiler, Matcher
+from radixlang.runtime.constraints.vocabulary import Vocabulary
 
 EOS, END_OF_TURN, IMAGE = 256, 257, 258
 CLOSING = frozenset(b'*/\n)]}>";01abx')  # what a late walk takes, to come to an end

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radixlang.constraints import Choices, Grammar, JsonSchema, Regex, match
+from radixlang.constraints.specs import Choices, Grammar, JsonSchema, Regex, match
 from radixlang.errors import IncompleteError
-from radixlang.runtime.constraints import byte_constraint
+from radixlang.runtime.constraints.matcher import byte_constraint
 
 SCHEMA = JsonSchema.of(
     {

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict
 
 import pytest
 
-from radixlang.constraints import (
+from radixlang.constraints.specs import (
     Capture,
     Choices,
     Grammar,

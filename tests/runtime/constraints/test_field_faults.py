@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from radixlang.constraints import (
+from radixlang.constraints.specs import (
     Capture,
     Choices,
     Grammar,

@@ -10,10 +10,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from radixlang.constraints import Choices, Grammar, JsonSchema, Regex, match
+from radixlang.constraints.specs import Choices, Grammar, JsonSchema, Regex, match
 from radixlang.errors import CancelledError, ConstraintError, IncompleteError
-from radixlang.params import SamplingParams
-from radixlang.runtime.constraints import CompiledConstraint, Matcher
+from radixlang.runtime.constraints.matcher import CompiledConstraint, Matcher
+from radixlang.sampling_params import SamplingParams
 
 TIMEOUT = 60
 MakeRuntime = Callable[..., Any]

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from radixlang.constraints import Grammar, JsonSchema, Regex, Sequence, match
+from radixlang.constraints.specs import Grammar, JsonSchema, Regex, Sequence, match
 from radixlang.errors import ConstraintError, InvalidConstraintError, UnsupportedConstraintError
-from radixlang.runtime import constraints
-from radixlang.runtime.constraint_vocabulary import Vocabulary
-from radixlang.runtime.constraints import ConstraintCompiler, byte_constraint
-from radixlang.runtime.grammar import outside
-from radixlang.runtime.grammar.backtracking import backtracks
-from radixlang.runtime.grammar.endless import may_force
-from radixlang.runtime.grammar.python_regex import translate
-from radixlang.runtime.schema.rewriting import Rewriter
-from radixlang.runtime.time_bound import within
+from radixlang.runtime.constraints import matcher as constraints
+from radixlang.runtime.constraints.grammar import outside
+from radixlang.runtime.constraints.grammar.backtracking import backtracks
+from radixlang.runtime.constraints.grammar.python_regex import translate
+from radixlang.runtime.constraints.grammar.unbounded import may_force
+from radixlang.runtime.constraints.matcher import ConstraintCompiler, byte_constraint
+from radixlang.runtime.constraints.schema.rewriting import Rewriter
+from radixlang.runtime.constraints.time_limit import within
+from radixlang.runtime.constraints.vocabulary import Vocabulary
 
 
 def _nested(count: int, inner: Any, wrap: Any) -> Any:

@@ -9,9 +9,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from radixlang.constraints import JsonSchema, match
+from radixlang.constraints.specs import JsonSchema, match
 from radixlang.errors import ConstraintError, InvalidConstraintError, UnsupportedConstraintError
-from radixlang.runtime.schema.lowering import lower_schema
+from radixlang.runtime.constraints.schema.lowering import lower_schema
 
 VALUES: list[Any] = [
     None, True, 0, 1, 7, -3, 1.5, "", "a", "ab", "foo", "é", [], [1], [1, 1], [1, 2], ["a", "b"],

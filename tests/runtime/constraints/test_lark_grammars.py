@@ -8,7 +8,7 @@ import lark
 import numpy as np
 import pytest
 
-from radixlang.constraints import Grammar, match
+from radixlang.constraints.specs import Grammar, match
 from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
 
 

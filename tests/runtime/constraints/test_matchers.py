@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from radixlang.constraints import Choices, Grammar, JsonSchema, Regex, Sequence, Tools
+from radixlang.constraints.specs import Choices, Grammar, JsonSchema, Regex, Sequence, Tools
 from radixlang.errors import ConstraintError, InvalidConstraintError
-from radixlang.runtime.constraint_vocabulary import Vocabulary
-from radixlang.runtime.constraints import MaskWorker
+from radixlang.runtime.constraints.matcher import MaskWorker
+from radixlang.runtime.constraints.vocabulary import Vocabulary
 
 EOS, END_OF_TURN, IMAGE = 256, 257, 258
 PERSON = JsonSchema.of(
@@ -169,7 +169,7 @@ def test_padding_and_special_tokens_are_never_allowed(compiler: Any, allowed_tok
 
 def test_a_model_without_an_end_token() -> None:
     vocabulary = Vocabulary([bytes([i]) for i in range(64, 128)], (), (), lambda t: [])
-    from radixlang.runtime.constraints import ConstraintCompiler
+    from radixlang.runtime.constraints.matcher import ConstraintCompiler
 
     matcher = ConstraintCompiler(vocabulary).compile(Regex("[a-c]{1,2}")).matcher()
     row = np.zeros(2, dtype=np.int32)
@@ -212,7 +212,7 @@ def test_masks_never_lead_into_a_rule_without_an_end(compiler: Any, allowed_toke
 
 
 def test_compiling_is_cached_by_content_and_failures_too(vocabulary: Any) -> None:
-    from radixlang.runtime.constraints import ConstraintCompiler
+    from radixlang.runtime.constraints.matcher import ConstraintCompiler
 
     compiler = ConstraintCompiler(vocabulary, max_cached=2)
     first = compiler.compile(Regex("a+"))

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radixlang.constraints import Regex, match
+from radixlang.constraints.specs import Regex, match
 from radixlang.errors import ConstraintError, InvalidConstraintError, UnsupportedConstraintError
-from radixlang.runtime import constraints
+from radixlang.runtime.constraints import matcher as constraints
 
 CASES = [
     ("a|ab", "a ab b"), (r"(?i)stra\w+", "STRASSE Straße 1"), (r"(?i)[k-m]x", "Kx Lx jx \u212ax"),

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from radixlang.constraints import Grammar, JsonSchema, Regex, match
+from radixlang.constraints.specs import Grammar, JsonSchema, Regex, match
 from radixlang.errors import ConstraintError
-from radixlang.runtime import constraints
+from radixlang.runtime.constraints import matcher as constraints
 
 NAMES = ["a", "b", "name", "é"]
 SCALARS = st.one_of(

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from radixlang.kernels.attention import LayerKV
-from radixlang.kernels.plan import TreeBatch, plan_attention
+from radixlang.kernels.plan.plan import TreeBatch, plan_attention
 from radixlang.runtime.models.config import ModelConfig
-from radixlang.runtime.models.gguf_file import GgufFile
+from radixlang.runtime.models.gguf.file import GgufFile
 from radixlang.runtime.models.locate import find_default_model
 
 GEMMA3_SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"

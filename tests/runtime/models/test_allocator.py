@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from radixlang.runtime.models import allocator
+from radixlang.runtime.process import malloc as allocator
 
 LARGE = 1024 * 1024  # float32 elements
 MB = 1 << 20

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from radixlang.runtime.models import compile_ops, compiled_ops
-from radixlang.runtime.models.int8_ops import Int8Ops, OpsShape, plain_ops
+from radixlang.runtime.models.int8 import compile_worker as compile_ops
+from radixlang.runtime.models.int8 import compiled as compiled_ops
+from radixlang.runtime.models.int8.ops import Int8Ops, OpsShape, plain_ops
 from radixlang.runtime.models.rotary import rotate, rotate_real
 
 SHAPES = {

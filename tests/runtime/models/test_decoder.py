@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from radixlang.runtime.models.build import build_decoder
+from radixlang.runtime.models.assemble import build_decoder
 from radixlang.runtime.models.config import from_transformers
 from radixlang.runtime.models.weights import StateDictWeights
 

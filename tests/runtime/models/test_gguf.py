@@ -16,11 +16,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from radixlang.errors import ModelFormatError
-from radixlang.runtime.models.build import build_decoder
-from radixlang.runtime.models.gguf_config import gguf_config
-from radixlang.runtime.models.gguf_file import BLOCK_TYPES, GgufFile
-from radixlang.runtime.models.gguf_weights import GgufWeights, dequantize
-from radixlang.runtime.models.int8 import build_int8_decoder
+from radixlang.runtime.models.assemble import build_decoder
+from radixlang.runtime.models.gguf.config import gguf_config
+from radixlang.runtime.models.gguf.file import BLOCK_TYPES, GgufFile
+from radixlang.runtime.models.gguf.weights import GgufWeights, dequantize
+from radixlang.runtime.models.int8.build import build_int8_decoder
 from radixlang.runtime.models.loader import load_model
 
 SHAPE = {
@@ -124,7 +124,7 @@ def add_rope(writer: Any, config: Any, head_dim: int) -> None:
 
 
 def add_vocabulary(writer: Any, vocab_size: int) -> None:
-    from radixlang.runtime.models.gguf_tokenizer import byte_alphabet
+    from radixlang.runtime.models.gguf.tokenizer import byte_alphabet
 
     tokens = ["<eos>", "th", *byte_alphabet()[32:]][:vocab_size]
     writer.add_tokenizer_model("gpt2")

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from radixlang.params import SamplingParams
-from radixlang.runtime.engine import Runtime
+from radixlang.runtime.runtime import Runtime
+from radixlang.sampling_params import SamplingParams
 
 pytestmark = pytest.mark.model
 

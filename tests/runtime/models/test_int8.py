@@ -13,12 +13,12 @@ import transformers
 
 from radixlang.errors import ParameterError
 from radixlang.kernels.attention import attend, attend_packed
-from radixlang.kernels.cpu import Halves
-from radixlang.runtime.models import int8_decoder, int8_product
+from radixlang.kernels.cpu.attention import Halves
 from radixlang.runtime.models.config import from_transformers
-from radixlang.runtime.models.int8 import build_int8_decoder
-from radixlang.runtime.models.int8_ops import in_blocks, quantize
-from radixlang.runtime.models.int8_product import (
+from radixlang.runtime.models.int8 import decoder as int8_decoder
+from radixlang.runtime.models.int8 import linear as int8_product
+from radixlang.runtime.models.int8.build import build_int8_decoder
+from radixlang.runtime.models.int8.linear import (
     MIN_BULK,
     Int8Product,
     Int8Rows,
@@ -26,14 +26,15 @@ from radixlang.runtime.models.int8_product import (
     warn_once_in_silence,
     whole_tiles,
 )
-from radixlang.runtime.models.linear import DenseLinear, TransposedLinear
-from radixlang.runtime.models.loader import load_model
-from radixlang.runtime.models.rotation import (
+from radixlang.runtime.models.int8.ops import in_blocks, quantize
+from radixlang.runtime.models.int8.rotation import (
     BlockHadamard,
     ResidualRotation,
     block_size,
     hadamard,
 )
+from radixlang.runtime.models.linear import DenseLinear, TransposedLinear
+from radixlang.runtime.models.loader import load_model
 from radixlang.runtime.models.weights import StateDictWeights
 
 SHAPES = [(96, 64), (48, 200), (330, 576)]
@@ -213,9 +214,9 @@ def test_folding_is_exact_when_nothing_is_rounded(
     def dense(rows: Int8Rows, **_: Any) -> Any:
         return DenseLinear(rows.levels)
 
-    monkeypatch.setattr("radixlang.runtime.models.int8.quantize_rows", unrounded_rows)
-    monkeypatch.setattr("radixlang.runtime.models.int8_ops.quantize", unrounded)
-    monkeypatch.setattr("radixlang.runtime.models.int8.Int8Product", dense)
+    monkeypatch.setattr("radixlang.runtime.models.int8.build.quantize_rows", unrounded_rows)
+    monkeypatch.setattr("radixlang.runtime.models.int8.ops.quantize", unrounded)
+    monkeypatch.setattr("radixlang.runtime.models.int8.build.Int8Product", dense)
     found, expected = logits_of(case, forest)
     torch.testing.assert_close(found, expected, atol=5e-4, rtol=5e-4)
 

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from radixlang.errors import ModelFormatError, ModelNotFoundError, ParameterError
 from radixlang.runtime.models import locate as locate_module
-from radixlang.runtime.models.gguf_tokenizer import byte_alphabet
+from radixlang.runtime.models.gguf.tokenizer import byte_alphabet
 from radixlang.runtime.models.loader import load_folder_tokenizer, load_model
 from radixlang.runtime.models.locate import find_default_model, locate
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from radixlang.runtime.engine import Runtime
-from radixlang.runtime.models import openmp
-from radixlang.runtime.models.openmp import end_team, leaves_no_team
+from radixlang.runtime.process import openmp
+from radixlang.runtime.process.openmp import end_team, leaves_no_team
+from radixlang.runtime.runtime import Runtime
 
 
 def num_threads() -> int:

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from radixlang.runtime.models.primitives import CAPACITY, MAX_PRIMITIVES, bound_primitives
+from radixlang.runtime.process.onednn import CAPACITY, MAX_PRIMITIVES, bound_primitives
 
 MULTIPLY = f"""
 import torch
-from radixlang.runtime.models.primitives import bound_primitives
+from radixlang.runtime.process.onednn import bound_primitives
 bound_primitives()
 product = torch.ops.onednn.qlinear_pointwise
 weight = torch.ops.onednn.qlinear_prepack(torch.ones(32, 64, dtype=torch.int8), None)

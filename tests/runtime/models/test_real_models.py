@@ -14,7 +14,7 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import (
 )
 
 import radixlang
-from radixlang.runtime.models.gguf_file import GgufFile
+from radixlang.runtime.models.gguf.file import GgufFile
 from radixlang.runtime.models.loader import load_gguf_tokenizer, load_model
 
 pytestmark = pytest.mark.model

@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from radixlang.runtime.models import row_store
-from radixlang.runtime.models.int8_product import Int8Rows, quantize_rows
+from radixlang.runtime.models.int8 import weight_cache as row_store
+from radixlang.runtime.models.int8.linear import Int8Rows, quantize_rows
+from radixlang.runtime.models.int8.weight_cache import RowStore, weights_folder
 from radixlang.runtime.models.loader import load_model
-from radixlang.runtime.models.row_store import RowStore, weights_folder
 
 ROWS = quantize_rows(torch.randn(24, 16), (4, 8))
 

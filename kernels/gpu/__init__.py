@@ -1,0 +1,17 @@
+"""Triton kernels and their launches: attention over the tree, appending, rotary, sampling.
+
+They know a plan in device memory. They know no model.
+"""
+
+__all__ = [
+    "advance_tails",
+    "append_kv",
+    "device_plan",
+    "graph_plan",
+    "launch",
+    "rotary_append",
+    "sample_tokens",
+    "tiles",
+    "tree_attn",
+    "tree_merge",
+]

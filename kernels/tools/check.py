@@ -1,0 +1,115 @@
+"""Compile every shipped kernel variant and compare it with the committed table.
+
+    python -m radixlang.kernels.tools.check             compile, print, fail on a regression
+    python -m radixlang.kernels.tools.check --update    write the table anew
+    python -m radixlang.kernels.tools.check --target sm_90 --match extend
+
+No device is needed. A variant fails when it spills, takes more than 248 registers, has lost its
+asynchronous copies or matrix instruction, addresses the pool with 32-bit offsets, or needs more
+registers or shared memory than the table says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from radixlang.kernels.tools.compiled import Report, compile_variant
+from radixlang.kernels.tools.variants import TARGETS, Variant, shipped
+
+TABLE = Path(__file__).with_name("compiled_table.json")
+MAX_REGISTERS = 248
+SLACK = 8  # registers a compiler may move by without that being news
+
+
+def gates(variant: Variant, target: str, report: Report) -> list[str]:
+    """What is wrong with a variant by itself; empty when nothing is."""
+    wrong = []
+    if report.spills:
+        wrong.append(f"spills {report.spills} bytes")
+    if report.registers > (512 if target.startswith("gfx") else MAX_REGISTERS):
+        wrong.append(f"takes {report.registers} registers")
+    if report.narrow_offsets:
+        wrong.append(f"makes {report.narrow_offsets} addresses from 32-bit offsets")
+    if not variant.is_attention:
+        return wrong
+    if report.matrix == "-":
+        wrong.append("has no matrix instruction")
+    if not target.startswith("gfx") and not report.async_copies:
+        wrong.append("has no cp.async.cg")
+    half = variant.dtype in ("bf16", "fp16")
+    tall = half and variant.tile(target).block_m >= 64
+    if target == "sm_90" and tall and not report.matrix.startswith("wgmma"):
+        wrong.append(f"uses {report.matrix} where wgmma is due")
+    return wrong
+
+
+def regressions(report: Report, known: dict[str, Any] | None) -> list[str]:
+    """How a variant is worse than the table; a variant the table lacks is one too."""
+    if known is None:
+        return ["is not in the table; run with --update"]
+    wrong = []
+    if report.registers > int(known["registers"]) + SLACK:
+        wrong.append(f"takes {report.registers} registers, {known['registers']} before")
+    if report.shared_bytes > int(known["shared_bytes"]):
+        wrong.append(f"takes {report.shared_bytes} bytes shared, {known['shared_bytes']} before")
+    if report.matrix != known["matrix"]:
+        wrong.append(f"uses {report.matrix}, {known['matrix']} before")
+    return wrong
+
+
+def load_table() -> dict[str, dict[str, Any]]:
+    """The committed table: name to the fields of a report."""
+    table: dict[str, dict[str, Any]] = json.loads(TABLE.read_text())["variants"]
+    return table
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the check; the exit status is 1 when anything fails."""
+    parser = argparse.ArgumentParser(prog="python -m radixlang.kernels.tools.check")
+    parser.add_argument("--update", action="store_true", help="write the table anew")
+    parser.add_argument("--target", choices=TARGETS, help="one target instead of all")
+    parser.add_argument("--match", default="", help="only variants whose name has this in it")
+    options = parser.parse_args(argv)
+    targets = [options.target] if options.target else list(TARGETS)
+    variants = [(target, variant) for target in targets for variant in shipped(target)]
+    variants = [pair for pair in variants if options.match in pair[1].name(pair[0])]
+    known = load_table() if TABLE.exists() else {}
+    failed, found = 0, {}
+    print(f"{'variant':60} {'regs':>4} {'spill':>5} {'shared':>7}  matrix")
+    for target, variant in variants:
+        report = compile_variant(variant, target)
+        name = variant.name(target)
+        found[name] = report.as_dict()
+        wrong = gates(variant, target, report)
+        if not options.update:
+            wrong += regressions(report, known.get(name))
+        failed += bool(wrong)
+        _print(name, report, wrong)
+    if options.update and not failed:
+        _write({**known, **found} if options.match or options.target else found)
+    print(f"{len(found)} variants, {failed} failed")
+    return 1 if failed else 0
+
+
+def _print(name: str, report: Report, wrong: list[str]) -> None:
+    print(
+        f"{name:60} {report.registers:4} {report.spills:5} {report.shared_bytes:7}  "
+        f"{report.matrix}{'  ' if wrong else ''}{'; '.join(wrong)}",
+        flush=True,
+    )
+
+
+def _write(variants: dict[str, dict[str, Any]]) -> None:
+    import triton
+
+    content = {"triton": triton.__version__, "variants": dict(sorted(variants.items()))}
+    TABLE.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

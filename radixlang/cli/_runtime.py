@@ -1,0 +1,94 @@
+"""The one file of the command line that opens the runtime, at the last moment."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from radixlang.errors import ParameterError
+from radixlang.testing import FakeBackend
+
+
+@contextmanager
+def opened_runtime(args: argparse.Namespace, **options: Any) -> Iterator[Any]:
+    """The runtime that --model, --device and --context ask for; closed at the end."""
+    runtime = _fake() if args.model == "fake" else _runtime(args, options)
+    try:
+        yield runtime
+    finally:
+        runtime.close()
+
+
+def _fake() -> Any:
+    return FakeBackend()
+
+
+def _runtime(args: argparse.Namespace, options: dict[str, Any]) -> Any:
+    _say("loading the model …")
+    from radixlang import Runtime
+
+    if args.context is not None:
+        options["context_length"] = args.context
+    runtime = Runtime(args.model, device=args.device or "auto", **options)
+    _say("")
+    return runtime
+
+
+def _say(text: str) -> None:
+    """A passing line on a terminal; nothing elsewhere."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def load_tokenizer(name: str | None) -> Any:
+    """A model's tokenizer; its weights stay untouched."""
+    from radixlang.runtime.models.gguf.file import GgufFile
+    from radixlang.runtime.models.loader import load_folder_tokenizer, load_gguf_tokenizer
+    from radixlang.runtime.models.locate import locate
+
+    path = locate(name)
+    return load_folder_tokenizer(path) if path.is_dir() else load_gguf_tokenizer(GgufFile(path))
+
+
+def find_model(name: str | None) -> str:
+    """Where a model lies; torch stays unloaded."""
+    from radixlang.runtime.models.locate import locate
+
+    return str(locate(name))
+
+
+def diagnose(name: str | None) -> Iterator[Any]:
+    """What the engine finds of device, kernels and model, as it finds it."""
+    from radixlang.runtime.diagnostics import doctor as diagnosis
+
+    yield from diagnosis.devices()
+    yield diagnosis.compiler()
+    yield diagnosis.kernels()
+    yield from diagnosis.model(name)
+
+
+def save_token_prefix(runtime: Any, token_ids: Any, path: Path) -> Any:
+    """Compute a prefix and write it."""
+    from radixlang.runtime.saved_prefixes.store import save_prefix
+
+    return save_prefix(runtime, token_ids, path)
+
+
+def load_saved_prefix(runtime: Any, path: Path) -> None:
+    """Load a prefix and pin it for as long as the runtime lives."""
+    if isinstance(runtime, FakeBackend):
+        raise ParameterError("a saved prefix belongs to a model; the fake one has none")
+    from radixlang.runtime.saved_prefixes.store import load_prefix
+
+    load_prefix(runtime, path)
+
+
+def describe_prefix(path: Path) -> Any:
+    """Tokens and size of a saved prefix."""
+    from radixlang.runtime.saved_prefixes.store import describe
+
+    return describe(path)

@@ -1,0 +1,193 @@
+"""What executes: a Stream walks a block on a Branch; a Cell holds one value of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from radixlang.graph.nodes import Block
+from radixlang.protocol import Branch, Completion, Delta, Generation, Message, OptionScore
+
+if TYPE_CHECKING:
+    from radixlang.errors import ProgramError
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The outcome of a select.
+
+    `scores` are the scorer's, one an option; `probabilities` are the options' likelihoods
+    under the prompt, normalised over the options. `ties` are the indices that share the best
+    score; the first of them is chosen.
+    """
+
+    options: tuple[str, ...]
+    index: int
+    scores: tuple[float, ...]
+    probabilities: tuple[float, ...]
+    ties: tuple[int, ...]
+    details: tuple[OptionScore, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The chosen option."""
+        return self.options[self.index]
+
+    @property
+    def is_tie(self) -> bool:
+        """Whether more than one option has the best score."""
+        return len(self.ties) > 1
+
+
+class Cell:
+    """A value that is there later. Written by the run's actor only, read by anyone."""
+
+    __slots__ = ("block", "callbacks", "choice", "completion", "deltas", "done", "error",
+                 "forced", "generation", "name", "seed", "seen", "value")  # fmt: skip
+
+    def __init__(self, block: int, name: str | None = None) -> None:
+        self.block = block
+        self.name = name
+        self.done = False
+        self.seen = False
+        self.value: Any = None
+        self.error: ProgramError | None = None
+        self.seed = 0
+        self.generation: Generation | None = None
+        self.completion: Completion | None = None
+        self.choice: Choice | None = None
+        self.deltas: list[Delta] | None = None
+        self.forced: tuple[tuple[str, bool], ...] = ()
+        self.callbacks: list[Callable[[], None]] | None = None
+
+    def resolve(self, value: Any) -> None:
+        """Set the value and call back."""
+        self.value = value
+        self._end()
+
+    def fail(self, error: ProgramError) -> None:
+        """Set the error, unless there is a value already."""
+        if not self.done:
+            self.error = error
+            self._end()
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Call back once the cell is done; at once if it is."""
+        if self.done:
+            callback()
+        elif self.callbacks is None:
+            self.callbacks = [callback]
+        else:
+            self.callbacks.append(callback)
+
+    def _end(self) -> None:
+        self.done = True
+        callbacks, self.callbacks = self.callbacks, None
+        for callback in callbacks or ():
+            callback()
+
+    @property
+    def text(self) -> str:
+        """Text this cell put into the prompt; empty until it is there."""
+        if self.completion is not None:
+            return self.completion.text
+        return self.choice.text if self.choice is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Marks in a stream's pieces where a turn opens (`begins`) or closes."""
+
+    role: str
+    begins: bool
+
+
+Piece = Any  # str | Markup | Cell | Turn
+
+
+class Stream:
+    """One block being executed on one branch."""
+
+    __slots__ = ("adopted", "base", "base_length", "block", "branch", "domain", "ended",
+                 "error", "join_at", "outstanding", "pieces", "pos", "queued", "roles",
+                 "waiting", "watchers")  # fmt: skip
+
+    def __init__(self, block: Block, branch: Branch | None, base: Stream | None = None) -> None:
+        self.block = block
+        self.branch = branch
+        self.base = base
+        self.base_length = len(base.pieces) if base is not None else 0
+        self.domain: Stream | None = base.domain if base is not None else None
+        self.roles: tuple[str, ...] = base.roles if base is not None else ()
+        self.pieces: list[Piece] = []
+        self.pos = 0
+        self.outstanding = 0
+        self.join_at = 0
+        self.waiting = False
+        self.queued = False
+        self.ended = False
+        self.adopted = False
+        self.error: ProgramError | None = None
+        self.watchers: list[Stream] | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Everything given so far has run."""
+        return self.error is not None or (
+            self.pos >= self.block.flushed and not self.outstanding and not self.waiting
+        )
+
+    def history(self) -> Iterator[Piece]:
+        """Every piece of the prompt, from the root of the tree to here."""
+        chain: list[tuple[Stream, int]] = [(self, len(self.pieces))]
+        stream = self
+        while stream.base is not None:
+            chain.append((stream.base, stream.base_length))
+            stream = stream.base
+        for part, length in reversed(chain):
+            yield from part.pieces[:length]
+
+    def own_text(self) -> str:
+        """Text since this branch began."""
+        return "".join(map(piece_text, self.pieces))
+
+    def text(self) -> str:
+        """The whole prompt as text, markup of turns included."""
+        return "".join(map(piece_text, self.history()))
+
+    def messages(self) -> list[Message]:
+        """The turns of the conversation; contents byte for byte. An open turn is the last."""
+        found: list[Message] = []
+        role: str | None = None
+        content: list[str] = []
+        for piece in self.history():
+            if isinstance(piece, Turn):
+                if role is not None:
+                    found.append(Message(role, "".join(content)))
+                role, content = (piece.role if piece.begins else None), []
+            elif role is not None:
+                content.append(piece_text(piece))
+        if role is not None:
+            found.append(Message(role, "".join(content)))
+        return found
+
+    def tail(self, length: int = 120) -> str:
+        """The last characters of the prompt."""
+        found = ""
+        stream: Stream | None = self
+        limit = len(self.pieces)
+        while stream is not None and len(found) < length:
+            for piece in reversed(stream.pieces[:limit]):
+                found = piece_text(piece) + found
+                if len(found) >= length:
+                    break
+            limit, stream = stream.base_length, stream.base
+        return found[-length:]
+
+
+def piece_text(piece: Piece) -> str:
+    """The text of a piece; turn marks have none."""
+    if isinstance(piece, str):
+        return piece
+    return piece.text if isinstance(piece, Cell) else ""

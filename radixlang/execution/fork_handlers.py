@@ -1,0 +1,143 @@
+"""What forks, joins and calls do on their streams: the nodes that make and end branches."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from radixlang.errors import JoinError
+from radixlang.execution.branch_run import Cell, Stream
+from radixlang.execution.prompt_parts import branch_of, emit, resolve_parts
+from radixlang.execution.timers import offload
+from radixlang.graph.nodes import Adopt, Call, Fork, Join
+
+if TYPE_CHECKING:
+    from radixlang.execution.run import Run
+
+
+def handle_fork(run: Run, stream: Stream, node: Fork) -> bool:
+    """Branch the tree: one lease a child, nothing copied."""
+    prefix = resolve_parts(run, stream, node.prefix) or []
+    hub = branch_of(stream)
+    if prefix:
+        hub = hub.fork(1)[0]
+        for text in prefix:
+            hub.extend(text)
+    branches = hub.fork(len(node.children))
+    if prefix:
+        hub.release()
+    for child_id, branch in zip(node.children, branches, strict=True):
+        child = Stream(run.blocks[child_id], branch, stream)
+        child.pieces.extend(prefix)
+        if node.on_error == "collect":
+            child.domain = child
+        run.add_stream(child)
+    run.hint(stream)
+    return True
+
+
+def handle_join(run: Run, stream: Stream, node: Join) -> bool:
+    """Wait for the children, bind or append what they made, and free them."""
+    if not _children_ready(run, stream, node):
+        return False
+    stream.join_at = 0
+    children = [run.streams[child] for child in node.children]
+    cell = run.cell(stream.block.id, node.slot, node.name)
+    values: Any = _join_values(run, node, children)
+    if node.mode == "reduce":
+        assert node.reducer is not None
+        call = partial(node.reducer, values)
+        offload(call, lambda value, error: run.post(
+            partial(_reduced, run, stream, node, cell, value, error)))  # fmt: skip
+        return False
+    if node.mode == "text":
+        text = node.separator.join(value for value in values if value is not None)
+        if text:
+            emit(stream, text)
+    _end_join(run, node, cell, values)
+    return True
+
+
+def _end_join(run: Run, node: Join, cell: Cell, value: Any) -> None:
+    if node.close:
+        for child in node.children:
+            below = run.streams[child]
+            below.ended = True
+            run.settle(below)
+    cell.name = node.name
+    cell.resolve(value)
+
+
+def _reduced(
+    run: Run, stream: Stream, node: Join, cell: Cell, value: Any, error: BaseException | None
+) -> None:
+    if stream.error is not None:
+        return
+    if error is not None:
+        run.fail(stream, node, error)
+        return
+    _end_join(run, node, cell, value)
+    run.step(stream)
+
+
+def _children_ready(run: Run, stream: Stream, node: Join) -> bool:
+    """Whether all children are done; otherwise the stream is woken by the first that is not."""
+    while stream.join_at < len(node.children):
+        child = run.streams[node.children[stream.join_at]]
+        if not child.is_complete:
+            if child.watchers is None:
+                child.watchers = []
+            child.watchers.append(stream)
+            return False
+        stream.join_at += 1
+    return True
+
+
+def _join_values(run: Run, node: Join, children: list[Stream]) -> list[Any]:
+    errors = {index: child.error for index, child in enumerate(children) if child.error}
+    if errors and node.missing == "raise":
+        first = next(iter(errors.values()))
+        names = ", ".join(map(str, errors))
+        raise JoinError(
+            f"{len(errors)} of {len(children)} branches failed (index {names}); the first: {first}",
+            dict(errors), location=str(node.location or ""), branch=first.branch,
+            prompt_tail=first.prompt_tail,
+        )  # fmt: skip
+    if node.mode == "text":
+        return [None if child.error else child.own_text() for child in children]
+    values = []
+    for ref in node.refs:
+        cell = run.cell(ref.block, ref.slot) if ref is not None else None
+        values.append(cell.value if cell is not None and cell.error is None else None)
+    return values
+
+
+def handle_adopt(run: Run, stream: Stream, node: Adopt) -> bool:
+    """Go on where the child ended: its branch becomes this one's."""
+    child = run.streams[node.child]
+    if child.error is not None:
+        raise child.error
+    if not child.is_complete:
+        if child.watchers is None:
+            child.watchers = []
+        child.watchers.append(stream)
+        return False
+    old, stream.branch = branch_of(stream), branch_of(child)
+    child.branch, child.adopted = None, True
+    old.release()
+    stream.pieces.extend(child.pieces)
+    stream.roles = child.roles
+    return True
+
+
+def handle_call(run: Run, stream: Stream, node: Call) -> bool:
+    """Start a nested program on a branch of its own."""
+    block = run.blocks[node.child]
+    if node.scope == "isolate":
+        branch = run.backend.new_branch(namespace=run.options.namespace)
+        child = Stream(block, branch)
+        child.domain = stream.domain
+    else:
+        child = Stream(block, branch_of(stream).fork(1)[0], stream)
+    run.add_stream(child)
+    return True

@@ -1,0 +1,257 @@
+"""What each node does on its stream. A handler returns False to wait; someone wakes the stream.
+
+All of this runs inside the run's actor: quick, never waiting, one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from radixlang.errors import BudgetError
+from radixlang.execution.branch_run import Cell, Stream, Turn
+from radixlang.execution.fork_handlers import handle_adopt, handle_call, handle_fork, handle_join
+from radixlang.execution.option_scorers import choose, needs_unconditional, scores_of
+from radixlang.execution.prompt_parts import argument, branch_of, emit, resolve_parts
+from radixlang.execution.timers import offload
+from radixlang.graph.nodes import (
+    Adopt,
+    Arg,
+    Call,
+    Dynamic,
+    Fork,
+    Gen,
+    Join,
+    Option,
+    RoleBegin,
+    RoleEnd,
+    Select,
+    Text,
+)
+from radixlang.protocol import Completion, Delta, Generation, Markup, OptionScore
+
+if TYPE_CHECKING:
+    from radixlang.execution.run import Run
+
+NEUTRAL_PROMPT = "\n"  # what "without the prompt" means to the unconditional scorer
+
+
+def handle_text(run: Run, stream: Stream, node: Text) -> bool:
+    """Extend the branch; wait for other branches' values first."""
+    texts = resolve_parts(run, stream, node.parts)
+    if texts is None:
+        return False
+    for text in texts:
+        if text:
+            emit(stream, text)
+    return True
+
+
+def handle_role_begin(run: Run, stream: Stream, node: RoleBegin) -> bool:
+    """Write the opening of a turn as the chat template has it."""
+    nodes, after = stream.block.nodes, stream.pos + 1
+    generates = not (after < len(nodes) and isinstance(nodes[after], Text))
+    text = run.chat.open(stream.roles, node.role, generates=generates)
+    if text:
+        emit(stream, Markup(text))
+    stream.roles += (node.role,)
+    stream.pieces.append(Turn(node.role, True))
+    return True
+
+
+def handle_role_end(run: Run, stream: Stream, node: RoleEnd) -> bool:
+    """Write the closing of a turn."""
+    stream.pieces.append(Turn(node.role, False))
+    text = run.chat.close(stream.roles)
+    if text:
+        emit(stream, Markup(text))
+    return True
+
+
+def handle_gen(run: Run, stream: Stream, node: Gen) -> bool:
+    """Post a generation; the stream goes on, the branch runs it in its turn."""
+    params = run.params_for(stream, node)
+    granted = run.budget.reserve(stream, params.max_tokens)
+    if granted is None:
+        return False
+    clipped = granted < params.max_tokens
+    if clipped:
+        params = params.override(max_tokens=granted, min_tokens=min(granted, params.min_tokens))
+    cell = run.cell(stream.block.id, node.slot, node.name)
+    cell.name, cell.seed = node.name, params.seed or 0
+    generation = branch_of(stream).generate(params, run.constraint_for(node))
+    run.hint(stream)
+    cell.generation = generation
+    stream.pieces.append(cell)
+    run.begin(stream)
+    if run.streaming:
+        follow(run, cell, generation)
+    done = partial(_generated, run, stream, node, cell, generation, granted, clipped)
+    generation.add_done_callback(lambda _: run.post(done))
+    return True
+
+
+def follow(run: Run, cell: Cell, generation: Generation) -> None:
+    """Copy a generation's deltas to its cell and to the run's events as they come."""
+    cell.deltas = []
+
+    def reader(delta: Delta | None) -> None:
+        if delta is not None and cell.deltas is not None:
+            cell.deltas.append(delta)
+            run.events.append((cell, delta))
+            run.notify()
+
+    generation.subscribe(reader)
+
+
+def _generated(
+    run: Run, stream: Stream, node: Gen, cell: Cell, generation: Generation, granted: int,
+    clipped: bool,
+) -> None:  # fmt: skip
+    error = generation.exception()
+    used = 0 if error is not None else len(generation.result().token_ids)
+    for waiting in run.budget.settle(granted, used):
+        run.ready(waiting)
+    if error is None and not cell.done:
+        completion = generation.result()
+        cell.completion = completion
+        cell.forced = forced_spans(generation)
+        error = _finish_value(node, cell, completion)
+        if clipped and completion.finish_reason == "length":
+            error = BudgetError(
+                f"the generation was cut to the {granted} tokens left of "
+                f"max_total_tokens={run.options.max_total_tokens}"
+            )
+    cell.generation = None
+    if error is not None:
+        run.fail(stream, node, error)
+    elif not cell.done:
+        cell.resolve(cell.value)
+    run.ended(stream)
+
+
+def _finish_value(node: Gen, cell: Cell, completion: Completion) -> BaseException | None:
+    try:
+        cell.value = completion.text if node.output is None else node.output.parse(completion.text)
+    except Exception as error:
+        return error
+    return None
+
+
+def forced_spans(generation: Generation) -> tuple[tuple[str, bool], ...]:
+    """(text, was forced) runs of a finished generation; empty if nothing was forced."""
+    usage = generation.result().usage
+    if not usage.num_forced_tokens:
+        return ()
+    return tuple((delta.text, delta.num_forced > 0) for delta in generation.deltas)
+
+
+def handle_select(run: Run, stream: Stream, node: Select) -> bool:
+    """Post the scoring of the options; the stream goes on when one is chosen."""
+    options = _options(run, stream, node)
+    if options is None:
+        return False
+    branch = branch_of(stream)
+    futures = [branch.score(options)]
+    if needs_unconditional(node.scorer):
+        neutral = run.backend.new_branch(namespace=run.options.namespace)
+        neutral.extend(NEUTRAL_PROMPT)
+        futures.append(neutral.score(options))
+        neutral.release()
+    left = [len(futures)]
+
+    def done(_: Future[list[OptionScore]]) -> None:
+        run.post(arrived)
+
+    def arrived() -> None:
+        left[0] -= 1
+        if not left[0]:
+            _scored(run, stream, node, options, futures)
+
+    for future in futures:
+        future.add_done_callback(done)
+    return False
+
+
+def _options(run: Run, stream: Stream, node: Select) -> list[str] | None:
+    if isinstance(node.options, Arg):
+        from radixlang.program.expressions import check_options
+
+        given = list(argument(run, node.options.name))
+        check_options(given)
+        return given
+    texts: list[str] = []
+    for option in node.options:
+        found = _option_text(run, stream, option)
+        if found is None:
+            return None
+        texts.append(found)
+    return texts
+
+
+def _option_text(run: Run, stream: Stream, option: Option) -> str | None:
+    if isinstance(option, str):
+        return option
+    parts = resolve_parts(run, stream, option)
+    return None if parts is None else "".join(parts)
+
+
+def _scored(
+    run: Run, stream: Stream, node: Select, options: list[str],
+    futures: list[Future[list[OptionScore]]],
+) -> None:  # fmt: skip
+    error = next((found for future in futures if (found := future.exception()) is not None), None)
+    if error is not None:
+        run.fail(stream, node, error)
+        return
+    details = futures[0].result()
+    call = partial(scores_of, node.scorer, details, *(future.result() for future in futures[1:]))
+    chosen = partial(_chosen, run, stream, node, options, details)
+    if callable(node.scorer):
+        offload(call, lambda value, error: run.post(partial(chosen, value, error)))
+    else:
+        chosen(call(), None)
+
+
+def _chosen(
+    run: Run, stream: Stream, node: Select, options: list[str], details: list[OptionScore],
+    scores: Any, error: BaseException | None,
+) -> None:  # fmt: skip
+    if stream.error is not None:
+        return
+    if error is not None:
+        run.fail(stream, node, error)
+        return
+    cell = run.cell(stream.block.id, node.slot, node.name)
+    cell.name = node.name
+    cell.choice = choose(options, scores, details)
+    branch_of(stream).extend(cell.choice.text)
+    run.hint(stream)
+    stream.pieces.append(cell)
+    if run.streaming:
+        delta = Delta(cell.choice.text)
+        cell.deltas = [delta]
+        run.events.append((cell, delta))
+    cell.resolve(cell.choice.text)
+    run.step(stream)
+
+
+def handle_dynamic(run: Run, stream: Stream, node: Dynamic) -> bool:
+    """Only a mark in the graph."""
+    return True
+
+
+HANDLERS: dict[type, Callable[[Any, Stream, Any], bool]] = {
+    Text: handle_text,
+    RoleBegin: handle_role_begin,
+    RoleEnd: handle_role_end,
+    Gen: handle_gen,
+    Select: handle_select,
+    Fork: handle_fork,
+    Join: handle_join,
+    Adopt: handle_adopt,
+    Call: handle_call,
+    Dynamic: handle_dynamic,
+}

@@ -1,0 +1,103 @@
+"""Scorers of select: from the options' log-probabilities to one score an option."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from radixlang.errors import ParameterError
+from radixlang.execution.branch_run import Choice
+from radixlang.protocol import OptionScore
+
+SCORERS = (
+    "token_length_normalized",
+    "greedy_token",
+    "unconditional_likelihood_normalized",
+)
+_TIE = 1e-9  # scores closer than this, relative to their size, are a tie
+
+
+def check_scorer(scorer: Any) -> None:
+    """Raise a ParameterError unless scorer is a known name or a function."""
+    if callable(scorer) or scorer in SCORERS:
+        return
+    close = difflib.get_close_matches(str(scorer), SCORERS, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(SCORERS)}, or a function"
+    raise ParameterError(f"unknown scorer {scorer!r}; {hint}")
+
+
+def needs_unconditional(scorer: Any) -> bool:
+    """Whether the scorer also wants the options scored without the prompt."""
+    return bool(scorer == "unconditional_likelihood_normalized")
+
+
+def scores_of(
+    scorer: str | Callable[[list[OptionScore]], Sequence[float]],
+    details: Sequence[OptionScore],
+    unconditional: Sequence[OptionScore] | None = None,
+) -> tuple[float, ...]:
+    """One score an option, higher is better.
+
+    Raises:
+        ParameterError: a custom scorer gave no list of one number an option.
+    """
+    if callable(scorer):
+        return _checked(scorer, scorer(list(details)), len(details))
+    if scorer == "greedy_token":
+        return _greedy_ranks(details)
+    if scorer == "unconditional_likelihood_normalized":
+        assert unconditional is not None
+        pairs = zip(details, unconditional, strict=True)
+        return tuple((given.total - alone.total) / max(1, len(given.logprobs))
+                     for given, alone in pairs)  # fmt: skip
+    return tuple(option.mean for option in details)
+
+
+def choose(
+    options: Sequence[str], scores: Sequence[float], details: Sequence[OptionScore]
+) -> Choice:
+    """The first option with the best score, and the distribution over all of them."""
+    best = max(scores)
+    margin = _TIE * max(1.0, abs(best)) if math.isfinite(best) else 0.0
+    ties = tuple(index for index, score in enumerate(scores) if best - score <= margin)
+    ties = ties or (scores.index(best),)
+    return Choice(
+        tuple(options), ties[0], tuple(scores), _softmax([option.total for option in details]),
+        ties, tuple(details),
+    )  # fmt: skip
+
+
+def _checked(scorer: Any, scores: Any, count: int) -> tuple[float, ...]:
+    values = tuple(float(score) for score in scores)
+    if len(values) != count or any(math.isnan(value) for value in values):
+        name = getattr(scorer, "__name__", repr(scorer))
+        raise ParameterError(
+            f"scorer {name} must give {count} numbers, one an option, got {values}"
+        )
+    return values
+
+
+def _greedy_ranks(details: Sequence[OptionScore]) -> tuple[float, ...]:
+    """Compare options token by token: the likelier token at the first difference wins.
+
+    An option that ends while others go on is compared by the mean of its own tokens there, so
+    that a shared beginning decides nothing.
+    """
+    longest = max(len(option.logprobs) for option in details)
+    keys = []
+    for option in details:
+        padding = (option.mean,) * (longest - len(option.logprobs))
+        keys.append(option.logprobs + padding)
+    order = sorted(set(keys))
+    return tuple(float(order.index(key) - len(order) + 1) for key in keys)
+
+
+def _softmax(totals: Sequence[float]) -> tuple[float, ...]:
+    highest = max(totals)
+    if not math.isfinite(highest):
+        return (1.0 / len(totals),) * len(totals)
+    weights = [math.exp(total - highest) for total in totals]
+    whole = sum(weights)
+    return tuple(weight / whole for weight in weights)

@@ -1,0 +1,170 @@
+"""Recording: what a state appends becomes nodes in blocks; what is not known yet is marked.
+
+A Placeholder stands for a generated value or an open argument. In an f-string it becomes a
+marked string that the recorder splits into Refs again. Marks carry a random nonce of this
+recorder, so that data which happens to contain such characters stays data.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import sys
+import threading
+from types import FrameType
+from typing import Any, NoReturn
+
+from radixlang.errors import NeedsValueError, ParameterError
+from radixlang.graph.nodes import Arg, Block, Graph, Location, Node, Part, Ref
+from radixlang.protocol import Markup
+
+_OPEN, _CLOSE = "\ue000", "\ue001"
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_inside: dict[str, bool] = {}
+_locations: dict[tuple[str, int], Location] = {}
+
+
+def caller_location() -> Location:
+    """File and line of the nearest frame outside this package (an interned object)."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        inside = _inside.get(file)
+        if inside is None:
+            inside = _inside[file] = os.path.abspath(file).startswith(_PACKAGE)
+        if not inside:
+            key = (file, frame.f_lineno)
+            found = _locations.get(key)
+            if found is None:
+                found = _locations[key] = Location(*key)
+            return found
+        frame = frame.f_back
+    return Location("<unknown>", 0)
+
+
+class Recorder:
+    """The blocks of one program while it is written: a trace, or a live run."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.blocks: list[Block] = [Block(0)]
+        self.at: Location | None = None
+        self._lock = threading.Lock()
+        self._marks: list[Ref | Arg] = []
+        self._nonce = ""
+        self._pattern: re.Pattern[str] | None = None
+
+    @property
+    def graph(self) -> Graph:
+        """The graph as far as it has been recorded."""
+        return Graph(self.name, tuple(self.blocks))
+
+    def location(self) -> Location:
+        """Where the program is now: a template says so in `at`, Python by its stack."""
+        return self.at or caller_location()
+
+    def record(self, block: Block, node: Node) -> None:
+        """Append a node to a block."""
+        block.nodes.append(node)
+
+    def new_blocks(self, parent: Block, kind: str, count: int) -> list[Block]:
+        """Fresh blocks below parent with consecutive ids: one fork, or one call."""
+        with self._lock:
+            first, ordinal = len(self.blocks), parent.num_splits
+            parent.num_splits = ordinal + 1
+            fresh = [Block(first + i, parent, kind, ordinal, i) for i in range(count)]
+            self.blocks.extend(fresh)
+        return fresh
+
+    def mark(self, part: Ref | Arg) -> str:
+        """A string that `split` turns into this part again."""
+        if self._pattern is None:
+            self._nonce = secrets.token_hex(8)
+            self._pattern = re.compile(f"{_OPEN}{self._nonce}:([0-9]+){_CLOSE}")
+        self._marks.append(part)
+        return f"{_OPEN}{self._nonce}:{len(self._marks) - 1}{_CLOSE}"
+
+    def split(self, text: str) -> tuple[Part, ...]:
+        """The parts of a text: plain strings, and a Ref or Arg for every mark in it."""
+        if self._pattern is None or self._nonce not in text:
+            return (text,)
+        wrap = Markup if isinstance(text, Markup) else str
+        pieces = self._pattern.split(text)
+        parts: list[Part] = []
+        for index, piece in enumerate(pieces):
+            if index % 2:
+                parts.append(self._marks[int(piece)])
+            elif piece:
+                parts.append(wrap(piece))
+        if any(isinstance(part, str) and self._nonce in part for part in parts):
+            raise ParameterError(
+                "text was cut in the middle of a value that is not known yet; "
+                "append the whole f-string and cut the value once it is there"
+            )
+        return tuple(parts)
+
+    def read(self, block: Block, ref: Ref) -> Any:
+        """The value at ref, as Python in the program sees it."""
+        raise NotImplementedError
+
+    def defer(self, part: Ref | Arg) -> Placeholder:
+        """A stand-in that interpolates the value once it is there."""
+        return Placeholder(self, part)
+
+
+class Placeholder:
+    """A value that is not known yet. It interpolates in f-strings and concatenates with +;
+    whatever needs the value itself (comparison, len, iteration, int…) raises NeedsValueError.
+    """
+
+    __slots__ = ("part", "recorder")
+
+    def __init__(self, recorder: Recorder, part: Ref | Arg) -> None:
+        self.recorder = recorder
+        self.part = part
+
+    def __format__(self, spec: str) -> str:
+        part = self.part
+        if isinstance(part, Ref):
+            return self.recorder.mark(Ref(part.block, part.slot, part.name, spec))
+        return self.recorder.mark(Arg(part.name, spec))
+
+    def __add__(self, other: Any) -> Any:
+        from radixlang.program.expressions import as_expr
+
+        return as_expr(self) + other
+
+    def __radd__(self, other: Any) -> Any:
+        from radixlang.program.expressions import as_expr
+
+        return as_expr(other) + as_expr(self)
+
+    def __repr__(self) -> str:
+        kind = "generated value" if isinstance(self.part, Ref) else "argument"
+        return f"<{kind} {self.part.name!r}, not known yet>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        self._need(f"attribute {name!r}")
+
+    def _need(self, what: str = "its value") -> NoReturn:
+        raise NeedsValueError(f"{what} of {self!r} was asked for")
+
+
+def _needs(name: str) -> Any:
+    def method(self: Placeholder, *_: Any, **__: Any) -> NoReturn:
+        self._need(name)
+
+    method.__name__ = name
+    return method
+
+
+_REFUSED = """
+    eq ne lt le gt ge hash bool len iter contains getitem int float index str bytes complex mul rmul
+    sub rsub truediv rtruediv floordiv rfloordiv mod rmod pow rpow neg pos abs round and or xor call
+    next enter fspath
+"""
+for _name in _REFUSED.split():
+    setattr(Placeholder, f"__{_name}__", _needs(f"__{_name}__"))

@@ -1,0 +1,161 @@
+"""Reading a run as it goes: pieces of one variable, of the text, or of everything."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Generator, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from radixlang.execution.branch_run import Cell, piece_text
+from radixlang.execution.run import Run
+from radixlang.graph.nodes import Block, Ref
+
+if TYPE_CHECKING:
+    from radixlang.program.state import State
+
+Steps = Generator[Any, None, None]  # yields a str, or a predicate to wait for
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A piece of a variable: which one, in which branch, and the text."""
+
+    name: str | None
+    branch: tuple[int, ...]
+    text: str
+
+
+class ProgramStream:
+    """A program that runs while it is read. Iterating gives an Event for every piece.
+
+    Every iterator raises the program's error at its end, if there is one.
+    """
+
+    def __init__(self, run: Run, state: State) -> None:
+        self._run = run
+        self.state = state
+
+    def __iter__(self) -> Iterator[Event]:
+        return _sync(self._run, self._event_steps())
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return _async(self._run, self._event_steps())
+
+    def text(self) -> Iterator[str]:
+        """The prompt of the main branch as it grows."""
+        return _sync(self._run, self._text_steps())
+
+    def atext(self) -> AsyncIterator[str]:
+        """Like `text`, for a caller on an event loop."""
+        return _async(self._run, self._text_steps())
+
+    def variable(self, name: str) -> Iterator[str]:
+        """Pieces of one variable of the main branch; nothing if it is never bound."""
+        return _sync(self._run, self._variable_steps(name))
+
+    def avariable(self, name: str) -> AsyncIterator[str]:
+        """Like `variable`, for a caller on an event loop."""
+        return _async(self._run, self._variable_steps(name))
+
+    def cancel(self) -> None:
+        """End the program and free what only it holds."""
+        self._run.cancel()
+
+    def _event_steps(self) -> Steps:
+        run, position = self._run, 0
+        while True:
+            while position < len(run.events):
+                cell, delta = run.events[position]
+                position += 1
+                if delta.text:
+                    yield Event(cell.name, run.blocks[cell.block].path, delta.text)
+            if run.finished and position >= len(run.events):
+                break
+            seen = position
+            yield lambda: len(run.events) > seen or run.finished  # noqa: B023
+        _raise(run)
+
+    def _text_steps(self) -> Steps:
+        run, position = self._run, 0
+        yield lambda: 0 in run.streams or run.finished
+        stream = run.streams.get(0)
+        while stream is not None:
+            while position < len(stream.pieces):
+                piece = stream.pieces[position]
+                position += 1
+                if isinstance(piece, Cell):
+                    yield from cell_steps(run, run.blocks[piece.block], piece)
+                elif text := piece_text(piece):
+                    yield text
+            if run.finished and position >= len(stream.pieces):
+                break
+            seen = position
+            yield lambda: len(stream.pieces) > seen or run.finished  # noqa: B023
+        _raise(run)
+
+    def _variable_steps(self, name: str) -> Steps:
+        run, state = self._run, self.state
+        yield lambda: name in state or run.finished
+        if name in state:
+            found = state._lookup(name)
+            if isinstance(found, Ref):
+                cell = run.cell(found.block, found.slot, name)
+                yield from cell_steps(run, run.blocks[found.block], cell)
+            else:
+                yield lambda: run.finished
+                yield str(list(found) if hasattr(found, "refs") else found.value)
+        yield lambda: run.finished or name in state
+        _raise(run)
+
+
+def cell_steps(run: Run, block: Block, cell: Cell) -> Steps:
+    """The steps of following one cell to its end."""
+    position = 0
+    yield lambda: cell.done or cell.deltas is not None
+    deltas: list[Any] = cell.deltas if cell.deltas is not None else []
+    while True:
+        while position < len(deltas):
+            text = deltas[position].text
+            position += 1
+            if text:
+                yield text
+        if cell.done and position >= len(deltas):
+            break
+        seen = position
+        yield lambda: len(deltas) > seen or cell.done  # noqa: B023
+    run.outcome(block, cell)
+    if not deltas and cell.text:
+        yield cell.text
+
+
+def follow_cell(run: Run, block: Block, cell: Cell) -> Iterator[str]:
+    """Pieces of a cell's text as they come."""
+    run.follow(cell)
+    return _sync(run, cell_steps(run, block, cell))
+
+
+def follow_cell_async(run: Run, block: Block, cell: Cell) -> AsyncIterator[str]:
+    """Pieces of a cell's text as they come, on an event loop."""
+    run.follow(cell)
+    return _async(run, cell_steps(run, block, cell))
+
+
+def _sync(run: Run, steps: Steps) -> Iterator[Any]:
+    for step in steps:
+        if callable(step):
+            run.wait(step)
+        else:
+            yield step
+
+
+async def _async(run: Run, steps: Steps) -> AsyncIterator[Any]:
+    for step in steps:
+        if callable(step):
+            await run.wait_async(step)
+        else:
+            yield step
+
+
+def _raise(run: Run) -> None:
+    if run.error is not None:
+        raise run.error

@@ -1,0 +1,10 @@
+"""What a run will take, counted without a model, and what sharing has saved afterwards.
+
+It knows graphs and tokenizers. It knows no engine.
+"""
+
+__all__ = [
+    "explanation",
+    "savings",
+    "token_trie",
+]

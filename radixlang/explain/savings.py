@@ -1,0 +1,124 @@
+"""What sharing saved: tokens and memory of what a runtime has served since its last reset.
+
+    print(radixlang.savings(runtime))                  # figures
+    print(radixlang.savings(runtime, tree=True))       # and the radix tree above them
+
+Every figure comes from the runtime's own counters and its tree. Nothing here loads a model, and
+nothing is estimated: the unshared need is the sum of the lengths of the paths that the tree
+holds, which is what the same paths take when each keeps a copy of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Savings:
+    """Figures since the runtime's last `reset_stats()`; `str()` lays them out for reading.
+
+    Args:
+        num_prompt_tokens: tokens of all prompts, each prompt counted whole.
+        num_cached_tokens: those found in the tree.
+        num_computed_tokens: those computed; cached + computed = prompt.
+        num_generated_tokens: tokens generated, forced ones included.
+        num_forced_tokens: tokens that a constraint left no choice about.
+        num_tree_tokens: tokens that the tree holds, each stored once.
+        num_unshared_tokens: the same paths, each with a copy of its own.
+        num_paths: paths from the root to a leaf of the tree.
+        kv_bytes: bytes of keys and values held.
+        kv_bytes_unshared: bytes of the same paths without sharing.
+        tree: a drawing of the tree, "" where none was asked for.
+    """
+
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_computed_tokens: int
+    num_generated_tokens: int
+    num_forced_tokens: int
+    num_tree_tokens: int
+    num_unshared_tokens: int
+    num_paths: int
+    kv_bytes: int
+    kv_bytes_unshared: int
+    tree: str = ""
+
+    @property
+    def hit_rate(self) -> float:
+        """Part of the prompt tokens that was in the tree, 0 to 1."""
+        return self.num_cached_tokens / max(1, self.num_prompt_tokens)
+
+    @property
+    def memory_factor(self) -> float:
+        """How many times the memory the same paths would take without sharing."""
+        return self.kv_bytes_unshared / self.kv_bytes if self.kv_bytes else 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        """All figures by name, as JSON data."""
+        figures = {**asdict(self), "hit_rate": self.hit_rate, "memory_factor": self.memory_factor}
+        return {name: value for name, value in figures.items() if name != "tree"}
+
+    def __str__(self) -> str:
+        forced = self.num_forced_tokens
+        lines = [
+            f"prompt tokens    {self.num_prompt_tokens:>9,}   {self.num_cached_tokens:,} cached, "
+            f"{self.num_computed_tokens:,} computed ({self.hit_rate:.0%} from the tree)",
+            f"generated tokens {self.num_generated_tokens:>9,}"
+            + (f"   {forced:,} of them forced by a constraint" if forced else ""),
+            f"KV memory        {bytes_text(self.kv_bytes):>9}   "
+            f"{_paths(self.num_paths)} of its own would take "
+            f"{bytes_text(self.kv_bytes_unshared)}, {self.memory_factor:.1f} times as much",
+        ]
+        return "\n".join([*([self.tree, ""] if self.tree else []), *lines])
+
+
+def savings(
+    runtime: Any, *, tree: bool = False, max_lines: int = 40, max_text: int = 40
+) -> Savings:
+    """What sharing saved on this runtime since its last `reset_stats()`.
+
+    Args:
+        runtime: a Runtime, or the scripted fake of `radixlang.testing`.
+        tree: draw the radix tree as well.
+        max_lines: lines of that drawing; the rest is counted.
+        max_text: characters of text a node.
+
+    Call `runtime.flush_cache()` and `runtime.reset_stats()` first to see one program alone.
+    """
+    stats = runtime.stats()
+    num_held, num_unshared, num_paths = runtime.path_tokens()
+    per_token = stats.kv_bytes_used / num_held if num_held else 0.0
+    return Savings(
+        num_prompt_tokens=stats.num_prompt_tokens,
+        num_cached_tokens=stats.num_cached_tokens,
+        num_computed_tokens=stats.num_computed_tokens,
+        num_generated_tokens=stats.num_generated_tokens,
+        num_forced_tokens=getattr(stats, "num_forced_tokens", 0),
+        num_tree_tokens=num_held,
+        num_unshared_tokens=num_unshared,
+        num_paths=num_paths,
+        kv_bytes=stats.kv_bytes_used,
+        kv_bytes_unshared=round(num_unshared * per_token),
+        tree=_cut(runtime.tree_text(max_text=max_text), max_lines) if tree else "",
+    )
+
+
+def bytes_text(num_bytes: float) -> str:
+    """A number of bytes for reading: 1.5 kB, 20.3 MB (powers of 1,000)."""
+    size = float(num_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1000
+    raise AssertionError("the loop returns")
+
+
+def _cut(drawing: str, max_lines: int) -> str:
+    lines = drawing.splitlines()
+    more = [f"… {len(lines) - max_lines:,} more lines"] if len(lines) > max_lines else []
+    return "\n".join(lines[:max_lines] + more)
+
+
+def _paths(number: int) -> str:
+    return "one path" if number == 1 else f"{number:,} paths each with a copy"

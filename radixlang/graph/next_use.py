@@ -1,0 +1,82 @@
+"""What a static graph knows of the future: who will read a prompt again, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from radixlang.graph.nodes import Adopt, Block, Call, Fork, Gen, Graph, Join, Node, Select
+
+Place = tuple[int, int]  # (block, index of a node); index -1 is the beginning of the block
+
+
+@dataclass(frozen=True, slots=True)
+class FutureUse:
+    """What comes after a node on its branch.
+
+    `num_generations` counts generations and selections that will read this prompt again, on
+    this branch and below it. `next_in` counts them up to the first that does, those of branches
+    that are waited for included: 1 is the very next one of the program (None: never).
+    """
+
+    num_generations: int
+    next_in: int | None
+
+
+NO_USE = FutureUse(0, None)
+
+
+def future_uses(graph: Graph) -> dict[Place, FutureUse]:
+    """For every node its prompt's later uses. Exact for a static graph.
+
+    Goes backwards over each block. A child that is adopted goes on where its parent does, so
+    what follows the Adopt is the future of the child's end.
+    """
+    found: dict[Place, FutureUse] = {}
+    ends: dict[int, FutureUse] = {}
+    stack = [(graph.root, len(graph.root.nodes) - 1, NO_USE)]
+    while stack:
+        block, index, after = stack.pop()
+        while index >= 0:
+            node = block.nodes[index]
+            missing = [child for child in _below(node) if (child, -1) not in found]
+            if missing:
+                stack.append((block, index, after))
+                stack += [_end_of(graph.blocks[child], ends) for child in missing]
+                break
+            found[(block.id, index)] = after
+            if isinstance(node, Adopt):
+                ends[node.child] = after
+                after = NO_USE
+            else:
+                after = _before(node, after, found)
+            index -= 1
+        else:
+            found[(block.id, -1)] = after
+    return found
+
+
+def _end_of(block: Block, ends: Mapping[int, FutureUse]) -> tuple[Block, int, FutureUse]:
+    return block, len(block.nodes) - 1, ends.get(block.id, NO_USE)
+
+
+def _below(node: Node) -> tuple[int, ...]:
+    """Blocks that must be known before this node is."""
+    if isinstance(node, (Fork, Join)):
+        return tuple(node.children)
+    return (node.child,) if isinstance(node, Call) else ()
+
+
+def _before(node: Node, after: FutureUse, found: Mapping[Place, FutureUse]) -> FutureUse:
+    if isinstance(node, (Gen, Select)):
+        return FutureUse(after.num_generations + 1, 1)
+    begins = [found[(child, -1)] for child in _below(node)]
+    if isinstance(node, Join):
+        waits = max((use.num_generations for use in begins), default=0)
+        later = None if after.next_in is None else after.next_in + waits
+        return FutureUse(after.num_generations, later)
+    if isinstance(node, Call) and node.scope == "isolate":
+        begins = []
+    steps = [use.next_in for use in (after, *begins) if use.next_in is not None]
+    count = after.num_generations + sum(use.num_generations for use in begins)
+    return FutureUse(count, min(steps, default=None))

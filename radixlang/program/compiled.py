@@ -1,0 +1,144 @@
+"""Compiled programs: a static graph that runs without the program's Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from radixlang.default_runtime import get_default_runtime
+from radixlang.errors import NeedsValueError, ParameterError
+from radixlang.execution.run import Run, RunOptions
+from radixlang.graph.next_use import future_uses
+from radixlang.graph.nodes import Block, Gen, Graph, Join, Ref, Select
+from radixlang.graph.passes import hoist_shared_prefix, merge_text
+from radixlang.program.groups import Joined
+from radixlang.program.state import State
+from radixlang.protocol import Backend
+from radixlang.sampling_params import PARAM_NAMES, SamplingParams
+
+if TYPE_CHECKING:
+    from radixlang.program.program import Program
+    from radixlang.records.batch import Result
+
+_RUN_NAMES = ("timeout", "max_total_tokens", "namespace")
+
+
+class CompiledProgram:
+    """A graph with open arguments. A run walks it; no function of the program is called."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.name = graph.name
+        self.arguments = graph.arguments()
+        self._constraints: dict[int, dict[int, Any]] = {}
+        self._names = _names_of(graph.root)
+        self._uses = future_uses(graph)
+
+    def __call__(self, **kwargs: Any) -> State:
+        """The same as `run`."""
+        return self.run(**kwargs)
+
+    def run(self, **kwargs: Any) -> State:
+        """Run with the open arguments given; options as for `Program.run`."""
+        check = kwargs.pop("check", True)
+        state = self.launch(kwargs)
+        run = state._run()
+        run.wait(lambda: run.finished)
+        if check and run.error is not None:
+            raise run.error
+        return state
+
+    def run_batch(self, rows: Iterable[Mapping[str, Any]], **options: Any) -> list[Result]:
+        """One Result a row, in order; see `radixlang.records.batch.run_batch`."""
+        from radixlang.records.batch import run_batch
+
+        return run_batch(self, rows, **options)  # type: ignore[arg-type]
+
+    def as_completed(self, rows: Iterable[Mapping[str, Any]], **options: Any) -> Iterator[Result]:
+        """Results as rows finish."""
+        from radixlang.records.batch import as_completed
+
+        return as_completed(self, rows, **options)
+
+    def launch(
+        self, row: Mapping[str, Any], finish: Callable[[State], None] | None = None, **options: Any
+    ) -> State:
+        """Start one run and return at once."""
+        given = {**row, **options}
+        args = {name: given.pop(name) for name in self.arguments if name in given}
+        missing = [name for name in self.arguments if name not in args]
+        if missing:
+            raise ParameterError(f"program {self.name!r} needs the argument {missing[0]!r}")
+        backend: Backend = given.pop("runtime", None) or get_default_runtime()
+        run = Run(
+            self.name, backend, self._options(given), args=args, graph=self.graph,
+            constraints=self._compiled_constraints(backend), uses=self._uses,
+        )  # fmt: skip
+        state = State(run, self.graph.root)
+        for name, ref, refs in self._names:
+            state._bind(name, ref if refs is None else Joined(state, ref, refs))
+        if finish is not None:
+            run.on_finish = lambda: finish(state)
+        run.start()
+        return state
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Raise a ParameterError for an option that no run knows."""
+        self._options({key: value for key, value in options.items() if key != "check"})
+
+    def _options(self, given: Mapping[str, Any]) -> RunOptions:
+        known = {key: value for key, value in given.items() if key in (*_RUN_NAMES, "seed")}
+        rest = {key: value for key, value in given.items() if key not in known}
+        unknown = next((key for key in rest if key not in PARAM_NAMES), None)
+        if unknown is not None:
+            listed = ", ".join(self.arguments) or "none"
+            raise ParameterError(
+                f"compiled program {self.name!r} has no open argument {unknown!r}; it has: {listed}"
+            )
+        return RunOptions(defaults=SamplingParams.checked(**rest), **known)
+
+    def _compiled_constraints(self, backend: Backend) -> dict[int, Any]:
+        found = self._constraints.get(id(backend))
+        if found is None:
+            specs = [node.constraint for _, node in self.graph.walk() if isinstance(node, Gen)]
+            found = {
+                id(spec): backend.compile_constraint(spec) for spec in specs if spec is not None
+            }
+            self._constraints[id(backend)] = found
+        return found
+
+    def __repr__(self) -> str:
+        return f"<compiled program {self.name}({', '.join(self.arguments)})>"
+
+
+def compile_program(program: Program, **arguments: Any) -> CompiledProgram:
+    """Trace a program, optimise its graph, and make it runnable.
+
+    Args:
+        arguments: values to build in, as defaults are; the rest stay open.
+
+    Raises:
+        NeedsValueError: the program looks at a value, so its graph is not fixed; the message
+            has the place.
+    """
+    graph = program.trace(**arguments)
+    boundary = graph.first_dynamic()
+    if boundary is not None:
+        raise NeedsValueError(
+            f"program {program.name!r} cannot be compiled: at {boundary.location} "
+            f"{boundary.reason}. Run it as it is, or keep that decision out of the graph "
+            "(select, s.ref(…), a reducer of join)"
+        )
+    return CompiledProgram(hoist_shared_prefix(merge_text(graph)))
+
+
+def _names_of(block: Block) -> list[tuple[str, Ref, tuple[Ref | None, ...] | None]]:
+    """Variables of the main branch: (name, ref, the children's refs of a join)."""
+    found: list[tuple[str, Ref, tuple[Ref | None, ...] | None]] = []
+    for node in block.nodes:
+        if isinstance(node, (Gen, Select)) and node.name is not None:
+            found.append((node.name, Ref(block.id, node.slot, node.name), None))
+        elif isinstance(node, Join) and node.name is not None:
+            refs = node.refs if node.mode == "list" else ()
+            found.append((node.name, Ref(block.id, node.slot, node.name), refs))
+    return found

@@ -1,0 +1,288 @@
+"""What a program appends: text, gen, select and roles, concatenated with +."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from radixlang.errors import ParameterError
+from radixlang.execution.recorder import Placeholder
+from radixlang.sampling_params import PARAM_NAMES, SamplingParams
+
+kind = type  # `type` is an argument's name below
+_CONSTRAINT_NAMES = ("regex", "json_schema", "grammar", "choices", "tools", "constraint",
+                     "finish", "strict", "whitespace")  # fmt: skip
+_GEN_NAMES = ("n", *_CONSTRAINT_NAMES, *PARAM_NAMES)
+
+
+@dataclass(frozen=True, slots=True)
+class GenItem:
+    """A generation asked for; `n` above 1 makes a group of branches."""
+
+    name: str | None
+    params: SamplingParams
+    overrides: tuple[tuple[str, Any], ...]
+    constraint: Any
+    output: Any
+    n: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SelectItem:
+    """A choice between options."""
+
+    name: str | None
+    options: tuple[Any, ...] | Placeholder
+    scorer: str | Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleOpen:
+    """A turn opens."""
+
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoleClose:
+    """The open turn closes."""
+
+    role: str
+
+
+class Expr:
+    """A sequence of items; immutable, and usable any number of times."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: tuple[Any, ...]) -> None:
+        self.items = items
+
+    def __add__(self, other: Any) -> Expr:
+        return Expr(self.items + as_expr(other).items)
+
+    def __radd__(self, other: Any) -> Expr:
+        return Expr(as_expr(other).items + self.items)
+
+    def __repr__(self) -> str:
+        return f"Expr({', '.join(map(repr, self.items))})"
+
+    def __format__(self, spec: str) -> str:
+        raise ParameterError("an expression cannot stand in an f-string; write 'text' + gen(…)")
+
+
+def as_expr(value: Any) -> Expr:
+    """Text, placeholder or expression as an Expr."""
+    if isinstance(value, Expr):
+        return value
+    if isinstance(value, (str, Placeholder)):
+        return Expr((value,))
+    raise ParameterError(
+        f"cannot append {value!r} of type {type(value).__name__}; "
+        "append text, gen(…), select(…) or a role, and str(…) anything else"
+    )
+
+
+def gen(name: Any = None, type: Any = None, /, *, n: int = 1, **options: Any) -> Expr:
+    """Generate text, or a value of a type, at this place of the program.
+
+        s += "The capital of Peru is" + gen("capital", stop=".", max_tokens=8)
+        s += "It has" + gen("millions", float, temperature=0) + " million people."
+
+    Args:
+        name: the variable the value is bound to; None binds nothing.
+        type: int, float, bool, str, Literal, Enum, Union, list, tuple, dict, dataclass,
+            TypedDict, a pydantic model or a function; the value has that type.
+        n: above 1, a group of n branches with one sample each: `s[name]` is the list of
+            values, and `s.choose(name, i)` goes on from one of them.
+        regex, json_schema, grammar, choices, tools, constraint: one constraint on the text;
+            finish, strict and whitespace are its options (see `radixlang.constraints.specs`).
+        options: any field of SamplingParams: max_tokens, temperature, top_p, stop, seed, …
+            (`help(radixlang.SamplingParams)` has them all); unset ones come from the run.
+
+    Raises:
+        ParameterError: an unknown option, a value out of range, or two constraints at once.
+    """
+    if name is not None and not isinstance(name, str):
+        if type is not None:
+            raise ParameterError(f"a gen's name must be a string, got {name!r}")
+        name, type = None, name
+    _check_name(name)
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        raise ParameterError(f"n must be an integer of at least 1, got {n!r}")
+    constraint, output = _constraint(type, options)
+    overrides = tuple(sorted(_check_options(options).items()))
+    return Expr((GenItem(name, _params(overrides), overrides, constraint, output, n),))
+
+
+def select(
+    name: str | None,
+    choices: Iterable[str] | Placeholder,
+    *,
+    scorer: str | Callable[..., Any] = "token_length_normalized",
+) -> Expr:
+    """Choose one of the options by their log-probabilities and append it.
+
+    Args:
+        name: the variable the chosen option is bound to; None binds nothing.
+        choices: the options, one shared prefill for all.
+        scorer: "token_length_normalized", "greedy_token", "unconditional_likelihood_normalized",
+            or a function of the list of OptionScore that gives one score an option.
+
+    Raises:
+        ParameterError: no options, an empty or repeated one, or an unknown scorer.
+    """
+    from radixlang.execution.option_scorers import check_scorer
+
+    _check_name(name)
+    check_scorer(scorer)
+    if isinstance(choices, Placeholder):
+        return Expr((SelectItem(name, choices, scorer),))
+    if isinstance(choices, str):
+        raise ParameterError(f"select needs a list of options, got the string {choices!r}")
+    options = tuple(choices)
+    check_options(options)
+    return Expr((SelectItem(name, options, scorer),))
+
+
+def check_options(options: Sequence[Any]) -> None:
+    """Raise a ParameterError unless the options are texts, not empty and all different."""
+    if not options:
+        raise ParameterError("select needs at least one option, got none")
+    texts = [option for option in options if not isinstance(option, Placeholder)]
+    for option in texts:
+        if not isinstance(option, str) or not option:
+            raise ParameterError(f"an option must be a string that is not empty, got {option!r}")
+    if len(set(texts)) != len(texts):
+        twice = next(text for text in texts if texts.count(text) > 1)
+        raise ParameterError(f"the option {twice!r} is listed twice")
+
+
+def role(name: str, content: Any) -> Expr:
+    """A whole turn of the conversation under the model's own chat template."""
+    if not isinstance(name, str) or not name:
+        raise ParameterError(f"a role must be a name, got {name!r}")
+    return Expr((RoleOpen(name), *as_expr(content).items, RoleClose(name)))
+
+
+def system(content: Any) -> Expr:
+    """A system turn."""
+    return role("system", content)
+
+
+def user(content: Any) -> Expr:
+    """A user turn."""
+    return role("user", content)
+
+
+def assistant(content: Any) -> Expr:
+    """An assistant turn; what the model says is a gen in it."""
+    return role("assistant", content)
+
+
+def _begin(name: str) -> Expr:
+    return Expr((RoleOpen(name),))
+
+
+def _end(name: str) -> Expr:
+    return Expr((RoleClose(name),))
+
+
+def system_begin() -> Expr:
+    """Open a system turn."""
+    return _begin("system")
+
+
+def system_end() -> Expr:
+    """Close the system turn."""
+    return _end("system")
+
+
+def user_begin() -> Expr:
+    """Open a user turn."""
+    return _begin("user")
+
+
+def user_end() -> Expr:
+    """Close the user turn."""
+    return _end("user")
+
+
+def assistant_begin() -> Expr:
+    """Open an assistant turn."""
+    return _begin("assistant")
+
+
+def assistant_end() -> Expr:
+    """Close the assistant turn."""
+    return _end("assistant")
+
+
+def _check_name(name: str | None) -> None:
+    if name is not None and (not isinstance(name, str) or not name):
+        raise ParameterError(f"a variable's name must be a string that is not empty, got {name!r}")
+
+
+def _check_options(options: dict[str, Any]) -> dict[str, Any]:
+    for key in options:
+        if key not in PARAM_NAMES:
+            close = difflib.get_close_matches(key, _GEN_NAMES, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(_GEN_NAMES)}"
+            raise ParameterError(f"gen got an unknown option {key!r}; {hint}")
+    for key, value in options.items():
+        if isinstance(value, list):
+            options[key] = tuple(value)
+    return options
+
+
+def _params(overrides: tuple[tuple[str, Any], ...]) -> SamplingParams:
+    try:
+        return _cached_params(overrides, tuple([kind(value) for _, value in overrides]))
+    except TypeError:  # a value that cannot be hashed: let the check speak
+        return SamplingParams(**dict(overrides))
+
+
+@lru_cache(maxsize=1024)
+def _cached_params(
+    overrides: tuple[tuple[str, Any], ...], kinds: tuple[Any, ...]
+) -> SamplingParams:
+    """`kinds` is part of the key only: 1, True and 1.0 are equal and not all are valid."""
+    return SamplingParams(**dict(overrides))
+
+
+def _constraint(type: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+    """Take the constraint out of the options: (specification, output type)."""
+    given = {key: options.pop(key) for key in _CONSTRAINT_NAMES if key in options}
+    if type is not None:
+        return _typed(type, given)
+    if not given:
+        return None, None
+    from radixlang.constraints.specs import Tools, from_kwargs
+
+    constraint = from_kwargs(**given)
+    if isinstance(constraint, Tools):
+        from radixlang.constraints.typed_values import Output
+
+        return constraint, Output(constraint, constraint)
+    return constraint, None
+
+
+def _typed(type: Any, given: dict[str, Any]) -> tuple[Any, Any]:
+    from radixlang.constraints.typed_values import output_for
+
+    clash = [key for key in _CONSTRAINT_NAMES[:6] if given.get(key) is not None]
+    if clash:
+        raise ParameterError(
+            f"a gen takes a type or {clash[0]}, got both; "
+            f"drop {clash[0]}, or drop the type and parse the text yourself"
+        )
+    output = output_for(type)
+    options = {key: value for key, value in given.items() if value is not None}
+    if not options:
+        return output.constraint, output
+    from radixlang.constraints.specs import from_kwargs
+
+    return from_kwargs(constraint=output.constraint, **options), output

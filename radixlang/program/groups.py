@@ -1,0 +1,266 @@
+"""Groups of branches: a fork's children as one thing, and what a join makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from radixlang.errors import ParameterError, ProgramError
+from radixlang.execution.recorder import Recorder
+from radixlang.execution.run import Run
+from radixlang.graph.nodes import Fork, Join, Node, Ref
+
+if TYPE_CHECKING:
+    from radixlang.program.state import State
+
+
+class ForkGroup:
+    """The branches of one fork, aligned by index.
+
+    As a context manager it waits for its branches at the end of the block, and ends them.
+    `group += x` appends to every branch: one expression for all, a list with one each, or a
+    function of the index.
+    """
+
+    __slots__ = ("_children", "parent")
+
+    def __init__(self, parent: State, children: list[State]) -> None:
+        self.parent = parent
+        self._children = children
+
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def __iter__(self) -> Iterator[State]:
+        return iter(self._children)
+
+    @overload
+    def __getitem__(self, key: int) -> State: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[State]: ...
+    @overload
+    def __getitem__(self, key: str) -> list[Any]: ...
+    def __getitem__(self, key: int | slice | str) -> Any:
+        """A branch, some of them, or the values of a variable (None where a branch lacks it)."""
+        if isinstance(key, str):
+            return [_value_or_none(child, key) for child in self._children]
+        return self._children[key]
+
+    def __setitem__(self, index: int, state: State) -> None:
+        """Only what `group[i] += …` does: put the same branch back."""
+        if self._children[index] is not state:
+            raise ParameterError("a branch of a fork cannot be replaced; write group[i] += …")
+
+    def __iadd__(self, item: Any) -> ForkGroup:
+        if isinstance(item, (list, tuple)):
+            if len(item) != len(self):
+                raise ParameterError(f"{len(item)} items were given to {len(self)} branches")
+            for child, part in zip(self._children, item, strict=True):
+                child.append(part)
+        elif callable(item):
+            for index, child in enumerate(self._children):
+                child.append(item(index))
+        else:
+            for child in self._children:
+                child.append(item)
+        return self
+
+    def __enter__(self) -> ForkGroup:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is not None:
+            self.cancel()
+        elif not self.is_closed:
+            self.join()
+
+    @property
+    def children_range(self) -> range:
+        """Block ids of the branches."""
+        first = self._children[0]._block.id
+        return range(first, first + len(self._children))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the branches have been joined or cancelled."""
+        return all(child._closed is not None for child in self._children)
+
+    @property
+    def errors(self) -> dict[int, ProgramError]:
+        """Errors by branch index; waits until every branch is done."""
+        recorder = self.parent._recorder
+        if not isinstance(recorder, Run):
+            return {}
+        blocks = [child._block for child in self._children]
+        is_ready = all(
+            recorder.is_complete(block) and block.flushed == len(block.nodes) for block in blocks
+        )
+        recorder.check_may_block(is_ready, "errors", "await the joined values or s.atext() first")
+        recorder.boundary(self.parent._block, "the errors of a fork")
+        recorder.wait(lambda: all(recorder.is_complete(block) for block in blocks))
+        found = {index: recorder.error_of(block) for index, block in enumerate(blocks)}
+        return {index: error for index, error in found.items() if error is not None}
+
+    def join(self, *names: str, **options: Any) -> Any:
+        """The same as `parent.join(group, …)`."""
+        return join(self.parent, self, names, **options)
+
+    def close(self, why: str) -> None:
+        """Nothing may be appended to the branches from here on."""
+        for child in self._children:
+            child._closed = child._closed or why
+
+    def cancel(self) -> None:
+        """End the branches and free what only they hold; the parent goes on."""
+        for child in self._children:
+            if isinstance(child._recorder, Run):
+                child._recorder.flush()
+                child._recorder.cancel_block(child._block)
+        self.close("has been cancelled")
+
+    def nodes_since_fork(self) -> list[Node]:
+        """What the parent has appended after this fork."""
+        nodes = self.parent._block.nodes
+        for index, node in enumerate(nodes):
+            if isinstance(node, Fork) and self.children_range[0] in node.children:
+                return nodes[index + 1 :]
+        return []
+
+
+class Joined(Sequence[Any]):
+    """The values of one variable over a group's branches, read when first looked at."""
+
+    __slots__ = ("_state", "ref", "refs")
+
+    def __init__(self, state: State, ref: Ref, refs: tuple[Ref | None, ...]) -> None:
+        self._state = state
+        self.ref = ref
+        self.refs = refs
+
+    @property
+    def value(self) -> Any:
+        """The list itself, None where a branch lacks the variable or has failed; a reducer's
+        value where there is a reducer. Waits for it."""
+        recorder = self._state._recorder
+        if isinstance(recorder, Run):
+            return recorder.read(self._state._block, self.ref)
+        if not self.refs:
+            return recorder.defer(self.ref)
+        values = [None if ref is None else recorder.defer(ref) for ref in self.refs]
+        return PendingList(values, recorder.defer(self.ref))
+
+    @overload
+    def __getitem__(self, key: int) -> Any: ...
+    @overload
+    def __getitem__(self, key: slice) -> Sequence[Any]: ...
+    def __getitem__(self, key: int | slice) -> Any:
+        return self.value[key]
+
+    def __len__(self) -> int:
+        return len(self.refs) or len(self.value)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.value == (other.value if isinstance(other, Joined) else other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<joined {self.ref.name!r} of {len(self.refs)} branches>"
+
+
+class PendingList(list[Any]):
+    """A joined list while tracing: interpolated whole, it is a reference to the whole list."""
+
+    def __init__(self, values: list[Any], whole: Any) -> None:
+        super().__init__(values)
+        self._whole = whole
+
+    def __format__(self, spec: str) -> str:
+        return format(self._whole, spec)
+
+    def __str__(self) -> str:
+        return format(self._whole)
+
+
+def _value_or_none(state: State, name: str) -> Any:
+    return state[name] if name in state else None  # noqa: SIM401 - State.get converts types
+
+
+def join(
+    state: State,
+    group: ForkGroup,
+    names: tuple[str, ...] = (),
+    *,
+    text: bool = False,
+    separator: str = "\n",
+    reduce: Callable[[list[Any]], Any] | None = None,
+    missing: Literal["none", "raise"] = "none",
+) -> Any:
+    """Wait for the branches of a group and gather what they made.
+
+    Args:
+        names: variables to bind in the parent, each a list aligned by branch index. None: every
+            variable that a branch has bound since the fork.
+        text: append the branches' texts since the fork to the parent instead.
+        separator: between the texts.
+        reduce: a function of the list; the variable becomes what it returns.
+        missing: "none" puts None where a branch lacks a variable or has failed; "raise" makes
+            that a JoinError or ParameterError.
+
+    Returns:
+        One Joined for one name or for `text`, else a dict of them by name.
+    """
+    _check_join(state, group, names, text, reduce, missing)
+    if text:
+        joined: Any = _record_join(state, group, None, mode="text", separator=separator,
+                                   missing=missing)  # fmt: skip
+    elif reduce is not None:
+        joined = _record_join(state, group, names[0], mode="reduce", reducer=reduce,
+                              missing=missing)  # fmt: skip
+    else:
+        wanted = names or _all_names(group)
+        if not wanted:
+            _record_join(state, group, None, mode="wait", missing=missing)
+        made = {name: _record_join(state, group, name, missing=missing) for name in wanted}
+        joined = made[names[0]] if len(names) == 1 else made
+    group.close("has been joined")
+    return joined
+
+
+def _record_join(state: State, group: ForkGroup, name: str | None, **fields: Any) -> Joined:
+    recorder: Recorder = state._recorder
+    refs = () if name is None else tuple(child._own_ref(name) for child in group)
+    if fields["missing"] == "raise" and name is not None and None in refs:
+        lacking = ", ".join(str(index) for index, ref in enumerate(refs) if ref is None)
+        raise ParameterError(f"no variable {name!r} in branch {lacking} of the fork")
+    slot = state._new_slot()
+    node = Join(slot, name, group.children_range, refs, location=recorder.location(), **fields)
+    recorder.record(state._block, node)
+    ref = Ref(state._block.id, slot, name or "")
+    joined = Joined(state, ref, () if node.mode in ("reduce", "text") else refs)
+    state._bind(name, joined)
+    return joined
+
+
+def _all_names(group: ForkGroup) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for child in group for name in child.names(own=True)))
+
+
+def _check_join(
+    state: State, group: ForkGroup, names: tuple[str, ...], text: bool, reduce: Any, missing: str
+) -> None:
+    if not isinstance(group, ForkGroup) or group.parent is not state:
+        raise ParameterError("join needs a group that was forked from this state")
+    if text and (names or reduce):
+        raise ParameterError("join takes text=True, or names, not both")
+    if reduce is not None and len(names) != 1:
+        raise ParameterError(f"join with reduce needs one name, got {list(names)}")
+    if missing not in ("none", "raise"):
+        raise ParameterError(f'missing must be "none" or "raise", got {missing!r}')
+    for name in names:
+        if not any(name in child.names(own=True) for child in group):
+            known = ", ".join(_all_names(group)) or "nothing"
+            raise ParameterError(f"no branch of the fork has bound {name!r}; they bound {known}")

@@ -1,0 +1,374 @@
+"""Programs: functions whose first parameter is their state."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, overload
+
+from radixlang.default_runtime import get_default_runtime
+from radixlang.errors import ParameterError, ProgramError, StateClosedError
+from radixlang.execution.mailbox import running_loop
+from radixlang.execution.recorder import Recorder
+from radixlang.execution.run import Run, RunOptions
+from radixlang.execution.streaming import ProgramStream
+from radixlang.graph.nodes import Arg, Graph
+from radixlang.program.state import State
+from radixlang.program.tracing import Tracer, is_boundary, record_boundary
+from radixlang.protocol import Backend
+from radixlang.sampling_params import PARAM_NAMES, SamplingParams
+
+if TYPE_CHECKING:
+    from radixlang.program.compiled import CompiledProgram
+    from radixlang.records.batch import Result
+
+RUN_NAMES = ("runtime", "timeout", "seed", "max_total_tokens", "namespace", "check")
+
+
+class Program:
+    """A prompt program. `program(arg=…)` runs it and returns its finished state."""
+
+    def __init__(
+        self, function: Callable[..., Any], name: str | None = None,
+        bound: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        self.function = function
+        self.name = name or str(getattr(function, "__name__", "program"))
+        self.bound = dict(bound or {})
+        self._parameters = _parameters_of(function, self.name)
+        self.__doc__ = function.__doc__
+        self.__name__ = self.name
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is `async def`."""
+        return inspect.iscoroutinefunction(self.function)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the arguments, the state excluded."""
+        return tuple(self._parameters)
+
+    def bind(self, **kwargs: Any) -> Program:
+        """The same program with some arguments set; explicit ones still win."""
+        self._check_arguments(kwargs)
+        return Program(self.function, self.name, {**self.bound, **kwargs})
+
+    # -- running ------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run; with a state as first argument, run nested in it and inline."""
+        if args and isinstance(args[0], State):
+            return args[0].call(self, *args[1:], **kwargs)
+        return self.run(*args, **kwargs)
+
+    def run(self, *args: Any, **kwargs: Any) -> State:
+        """Run to the end and return the finished state.
+
+        Args:
+            args, kwargs: the program's arguments, and beside them `runtime`, `timeout` in
+                seconds, `seed`, `max_total_tokens` over all branches, `namespace`, `check`
+                (False: return a failed state instead of raising its error), and any sampling
+                parameter as the default of this run.
+
+        Raises:
+            ProgramError: the program's first error.
+        """
+        if self.is_async:
+            return asyncio.run(self.arun(*args, **kwargs))
+        arguments, run, check = self.prepare(args, kwargs)
+        state = State(run, run.blocks[0])
+        run.start()
+        self.execute(run, state, arguments)
+        try:
+            run.wait(lambda: run.finished)
+        except BaseException:  # an interrupt: nobody will read what still runs
+            run.cancel()
+            raise
+        return _checked(state, run, check)
+
+    async def arun(self, *args: Any, **kwargs: Any) -> State:
+        """Like `run`, for a caller on an event loop; other tasks go on meanwhile."""
+        arguments, run, check = self.prepare(args, kwargs)
+        state = State(run, run.blocks[0])
+        run.start()
+        try:
+            if self.is_async:
+                await self._execute_async(run, state, arguments)
+            else:
+                await asyncio.to_thread(self.execute, run, state, arguments)
+            await run.wait_async(lambda: run.finished)
+        except asyncio.CancelledError:
+            run.cancel()
+            raise
+        return _checked(state, run, check)
+
+    def stream(self, *args: Any, **kwargs: Any) -> ProgramStream:
+        """Start the program and read it as it goes; its function runs on a thread of its own."""
+        arguments, run, _ = self.prepare(args, kwargs)
+        run.streaming = True
+        state = State(run, run.blocks[0])
+        run.start()
+
+        def work() -> None:
+            try:
+                if self.is_async:
+                    asyncio.run(self._execute_async(run, state, arguments))
+                else:
+                    self.execute(run, state, arguments)
+            except BaseException as error:
+                run.fail_from_program(error)
+
+        threading.Thread(target=work, name=f"radixlang-stream-{self.name}", daemon=True).start()
+        return ProgramStream(run, state)
+
+    def run_batch(self, rows: Iterable[Mapping[str, Any]], **options: Any) -> list[Result]:
+        """One Result a row, in order; see `radixlang.records.batch.run_batch`."""
+        from radixlang.records.batch import run_batch
+
+        return run_batch(self, rows, **options)
+
+    def as_completed(self, rows: Iterable[Mapping[str, Any]], **options: Any) -> Iterator[Result]:
+        """Results as rows finish, each with its index; see `radixlang.records.batch`."""
+        from radixlang.records.batch import as_completed
+
+        return as_completed(self, rows, **options)
+
+    # -- without a model ----------------------------------------------------------------
+
+    def trace(self, **kwargs: Any) -> Graph:
+        """The graph of the program for these arguments; missing ones stay open.
+
+        Where Python looks at a generated value the graph ends in a Dynamic node.
+        """
+        tracer = Tracer(self.name)
+        state = State(tracer, tracer.blocks[0])
+        try:
+            _drive(self.function, state, self.arguments(kwargs, tracer))
+        except Exception as error:
+            if not is_boundary(error):
+                raise
+            record_boundary(tracer, tracer.blocks[0], error)
+        return tracer.graph
+
+    def explain(self, tokenizer: Any = None, **kwargs: Any) -> Any:
+        """Predict tokens, sharing and memory; see `radixlang.explain.explanation.explain`."""
+        from radixlang.explain.explanation import explain
+
+        return explain(self, tokenizer, **kwargs)
+
+    def compile(self, **kwargs: Any) -> CompiledProgram:
+        """The program as a graph, run without its Python; see `radixlang.program.compiled`."""
+        from radixlang.program.compiled import compile_program
+
+        return compile_program(self, **kwargs)
+
+    def lint(self, **kwargs: Any) -> list[Any]:
+        """Doubtful places of the program; see `radixlang.graph.lints`."""
+        from radixlang.graph.lints import lint
+
+        return lint(self.trace(**kwargs), self)
+
+    # -- pieces that batches and nested calls use ---------------------------------------
+
+    def prepare(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], Run, bool]:
+        """Split keywords into arguments and run options: (arguments, run, check)."""
+        own = {key: value for key, value in kwargs.items() if key in self._parameters}
+        rest = {key: value for key, value in kwargs.items() if key not in own}
+        options = {key: rest.pop(key) for key in RUN_NAMES if key in rest}
+        backend: Backend = options.pop("runtime", None) or get_default_runtime()
+        check = options.pop("check", True)
+        unknown = next((key for key in rest if key not in PARAM_NAMES), None)
+        if unknown is not None:
+            self._check_arguments({unknown: None}, extra=(*RUN_NAMES, *PARAM_NAMES))
+        arguments = self.arguments(self._with_positional(args, own))
+        run_options = RunOptions(defaults=SamplingParams.checked(**rest), **options)
+        return arguments, Run(self.name, backend, run_options, args=arguments), check
+
+    def arguments(self, given: Mapping[str, Any], tracer: Tracer | None = None) -> dict[str, Any]:
+        """Bound, given and default arguments; missing ones are placeholders while tracing."""
+        self._check_arguments(given)
+        known = {**self.bound, **given}
+        for name, default in self._parameters.items():
+            if name in known:
+                continue
+            if default is not inspect.Parameter.empty:
+                known[name] = default
+            elif tracer is None:
+                raise ParameterError(f"program {self.name!r} needs the argument {name!r}")
+            else:
+                known[name] = tracer.defer(Arg(name))
+        return known
+
+    def launch(
+        self, row: Mapping[str, Any], finish: Callable[[State], None], **options: Any
+    ) -> State:
+        """Start a run for a batch: the function runs here, what it posts goes on by itself.
+
+        `finish(state)` is called once, from any thread, when the run has ended.
+        """
+        arguments, run, _ = self.prepare((), {**row, **options})
+        state = State(run, run.blocks[0])
+        run.on_finish = lambda: finish(state)
+        run.start()
+        with suppress(Exception):  # it is the run's error now
+            if self.is_async:
+                asyncio.run(self._execute_async(run, state, arguments))
+            else:
+                self.execute(run, state, arguments)
+        return state
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Raise a ParameterError for an option that no run knows."""
+        for name in options:
+            if name not in RUN_NAMES and name not in PARAM_NAMES:
+                self._check_arguments({name: None}, extra=(*RUN_NAMES, *PARAM_NAMES))
+
+    def execute(self, run: Run, state: State, arguments: Mapping[str, Any]) -> None:
+        """Run the function once; whatever it raises ends the run and is raised again."""
+        try:
+            state._result = self.function(state, **arguments)
+            run.end_program()
+        except BaseException as error:
+            run.fail_from_program(error)
+            _raise_root_cause(run, error)
+            raise
+
+    async def _execute_async(self, run: Run, state: State, arguments: Mapping[str, Any]) -> None:
+        run.loop = asyncio.get_running_loop()
+        try:
+            state._result = await self.function(state, **arguments)
+            run.end_program()
+        except BaseException as error:
+            run.fail_from_program(error)
+            _raise_root_cause(run, error)
+            raise
+
+    def call_with(self, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run the function on a state of another program."""
+        return _drive(self.function, state, self._nested_arguments(state, args, kwargs))
+
+    async def acall_with(
+        self, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Like `call_with`; what the function awaits is awaited here."""
+        returned = self.function(state, **self._nested_arguments(state, args, kwargs))
+        return await returned if isinstance(returned, Awaitable) else returned
+
+    def _nested_arguments(
+        self, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        recorder: Recorder = state._recorder
+        tracer = recorder if isinstance(recorder, Tracer) else None
+        return self.arguments(self._with_positional(args, kwargs), tracer)
+
+    def _with_positional(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        names = tuple(self._parameters)
+        if len(args) > len(names):
+            raise ParameterError(
+                f"program {self.name!r} takes {len(names)} arguments ({', '.join(names)}), "
+                f"got {len(args)}"
+            )
+        twice = next((name for name in names[: len(args)] if name in kwargs), None)
+        if twice is not None:
+            raise ParameterError(f"program {self.name!r} got the argument {twice!r} twice")
+        return {**dict(zip(names, args, strict=False)), **kwargs}
+
+    def _check_arguments(self, given: Mapping[str, Any], extra: tuple[str, ...] = ()) -> None:
+        for name in given:
+            if name not in self._parameters:
+                import difflib
+
+                known = (*self._parameters, *extra)
+                close = difflib.get_close_matches(name, known, n=1)
+                listed = ", ".join(self._parameters) or "none"
+                hint = f"did you mean {close[0]!r}?" if close else f"it takes: {listed}"
+                raise ParameterError(f"program {self.name!r} has no argument {name!r}; {hint}")
+
+    def __repr__(self) -> str:
+        return f"<program {self.name}({', '.join(self._parameters)})>"
+
+
+@overload
+def function(target: Callable[..., Any]) -> Program: ...
+@overload
+def function(*, name: str | None = None) -> Callable[[Callable[..., Any]], Program]: ...
+def function(target: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
+    """Make a program of a function whose first parameter is its state.
+
+    Raises:
+        ParameterError: the function has no parameter for the state, takes *args or **kwargs,
+            or names a parameter like an option of `run`.
+    """
+    if target is None:
+        return lambda target: Program(target, name)
+    return Program(target, name)
+
+
+def _parameters_of(target: Callable[..., Any], name: str) -> dict[str, Any]:
+    """Parameter names and defaults, the state's excluded."""
+    parameters = list(inspect.signature(target).parameters.values())
+    if not parameters:
+        raise ParameterError(f"program {name!r} needs a first parameter for its state")
+    for parameter in parameters:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise ParameterError(
+                f"program {name!r} takes {parameter}; name every argument, so that a template, "
+                "a batch row and a trace can give it"
+            )
+        if parameter.name in RUN_NAMES:
+            raise ParameterError(
+                f"program {name!r} has a parameter {parameter.name!r}, which is an option of "
+                "run(); rename the parameter"
+            )
+    return {parameter.name: parameter.default for parameter in parameters[1:]}
+
+
+def _drive(target: Callable[..., Any], state: State, arguments: Mapping[str, Any]) -> Any:
+    """Call the function; a coroutine is stepped here, and must not wait for anything else."""
+    returned = target(state, **arguments)
+    if not isinstance(returned, Awaitable):
+        return returned
+    coroutine: Any = returned
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    coroutine.close()
+    name = getattr(target, "__name__", "the program")
+    if isinstance(state._recorder, Run) and running_loop() is not None:
+        raise ParameterError(
+            f"{name} awaits something, and a plain call cannot wait on an event loop; "
+            f"write await s.acall({name}, …) in an async program"
+        )
+    raise ParameterError(
+        f"{name} awaits something outside its state, and "
+        "cannot be traced or nested; pass what it fetches as an argument"
+    )
+
+
+def _raise_root_cause(run: Run, error: BaseException) -> None:
+    """A refused append in a failed run is a symptom: raise what the run failed of."""
+    root = run.error
+    if isinstance(error, StateClosedError) and root is not None and error.__cause__ is root:
+        raise root from root.__cause__
+
+
+def _checked(state: State, run: Run, check: bool) -> State:
+    if check and run.error is not None:
+        raise run.error
+    return state
+
+
+def program_error(error: BaseException) -> ProgramError:
+    """The error as a ProgramError, for a row of a batch."""
+    if isinstance(error, ProgramError):
+        return error
+    wrapped = ProgramError(f"{type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped

@@ -1,0 +1,375 @@
+"""The state of a program: what its function appends to, reads from and forks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from radixlang.errors import ParameterError, StateClosedError
+from radixlang.execution.recorder import Placeholder, Recorder
+from radixlang.execution.run import Run, closed_error
+from radixlang.graph.nodes import (
+    Adopt,
+    Arg,
+    Block,
+    Call,
+    Fork,
+    Gen,
+    Graph,
+    Join,
+    OnError,
+    Part,
+    Ref,
+    RoleBegin,
+    RoleEnd,
+    Scope,
+    Select,
+    Text,
+    check_scope,
+)
+from radixlang.program.expressions import (
+    GenItem,
+    RoleClose,
+    RoleOpen,
+    SelectItem,
+    as_expr,
+)
+from radixlang.program.role_context import RoleContext
+from radixlang.program.variables import Captured, Constant, Named, Names, Outer
+from radixlang.protocol import Message
+
+if TYPE_CHECKING:
+    from radixlang.program.groups import ForkGroup, Joined
+    from radixlang.program.program import Program
+
+T = TypeVar("T")
+
+
+class State(Named):
+    """One branch of a running program.
+
+    `s += …` appends, `s["x"]` waits for and returns a value, `s.fork(n)` branches.
+    """
+
+    __slots__ = ("_closed", "_result", "_role", "_samples")
+
+    def __init__(
+        self, recorder: Recorder, block: Block, outer: Outer | None = None, role: str | None = None
+    ) -> None:
+        self._recorder = recorder
+        self._block = block
+        self._outer = self._birth = outer
+        self._names: Names | None = None
+        self._role = role
+        self._closed: str | None = None
+        self._samples: tuple[str | None, ForkGroup] | None = None
+        self._result: Any = None
+
+    # -- appending ----------------------------------------------------------------------
+
+    def __iadd__(self, item: Any) -> State:
+        self._check_open()
+        if isinstance(item, str):
+            self._add_text(item)
+        else:
+            self._add_items(as_expr(item).items)
+        return self
+
+    def append(self, item: Any) -> State:
+        """The same as `s += item`, for where a statement cannot stand."""
+        return self.__iadd__(item)
+
+    def _add_items(self, items: tuple[Any, ...]) -> None:
+        for index, item in enumerate(items):
+            if isinstance(item, GenItem) and item.n > 1:
+                self._add_samples(item, items[index + 1 :])
+                return
+            self._add_item(item)
+
+    def _add_item(self, item: Any) -> None:
+        if isinstance(item, str):
+            self._add_text(item)
+        elif isinstance(item, Placeholder):
+            self._record(Text((item.part,), self._recorder.location()))
+        elif isinstance(item, GenItem):
+            slot = self._new_slot()
+            self._record(Gen(slot, item.name, item.params, item.overrides, item.constraint,
+                             item.output, self._recorder.location()))  # fmt: skip
+            ref = Ref(self._block.id, slot, item.name or "")
+            self._bind_generation(item.name, ref, item.constraint)
+        elif isinstance(item, SelectItem):
+            self._add_select(item)
+        elif isinstance(item, RoleOpen):
+            self.role_begin(item.role)
+        else:
+            assert isinstance(item, RoleClose)
+            self.role_end(item.role)
+
+    def _add_text(self, text: str) -> None:
+        if text:
+            self._record(Text(self._recorder.split(text), self._recorder.location()))
+
+    def _add_select(self, item: SelectItem) -> None:
+        slot = self._new_slot()
+        options: Any = item.options
+        if isinstance(options, Placeholder):
+            options = self._argument_of(options)
+        else:
+            options = tuple(self._option(option) for option in options)
+        self._record(Select(slot, item.name, options, item.scorer, self._recorder.location()))
+        self._bind(item.name, Ref(self._block.id, slot, item.name or ""))
+
+    def _argument_of(self, options: Placeholder) -> Arg:
+        if not isinstance(options.part, Arg):
+            options._need("the options")
+        return options.part
+
+    def _option(self, option: Any) -> str | tuple[Part, ...]:
+        if isinstance(option, Placeholder):
+            return (option.part,)
+        parts = self._recorder.split(option)
+        return option if len(parts) == 1 and isinstance(parts[0], str) else parts
+
+    def _add_samples(self, item: GenItem, rest: tuple[Any, ...]) -> None:
+        """gen with n > 1: a branch a sample; what follows in the expression goes to each."""
+        single = GenItem(item.name, item.params, item.overrides, item.constraint, item.output)
+        group = self.fork(item.n)
+        for child in group:
+            child._add_items((single, *rest))
+        if item.name is not None:
+            self._join_variable(group, item.name, close=False)
+        self._samples = (item.name, group)
+
+    def _record(self, node: Any) -> None:
+        if self._samples is not None:
+            name = self._samples[0]
+            raise ParameterError(
+                f"gen({name!r}, n={len(self._samples[1])}) made a group of branches; say which "
+                f"one goes on with s.choose({name!r}, index) before appending to this state"
+            )
+        self._recorder.record(self._block, node)
+
+    def _new_slot(self) -> int:
+        slot = self._block.num_slots
+        self._block.num_slots = slot + 1
+        return slot
+
+    def _check_open(self) -> None:
+        recorder = self._recorder
+        if self._closed is not None:
+            raise closed_error(recorder.name, self._closed)
+        if isinstance(recorder, Run):
+            error = recorder.error_of(self._block)
+            if error is not None:
+                raise closed_error(recorder.name, "has failed") from error
+            if recorder.program_ended:
+                raise closed_error(recorder.name, "has finished")
+
+    # -- roles --------------------------------------------------------------------------
+
+    def role_begin(self, role: str) -> State:
+        """Open a turn."""
+        self._check_open()
+        if self._role is not None:
+            raise ParameterError(f"turn {role!r} opened inside the open turn {self._role!r}")
+        self._record(RoleBegin(role, self._recorder.location()))
+        self._role = role
+        return self
+
+    def role_end(self, role: str) -> State:
+        """Close the open turn."""
+        self._check_open()
+        if self._role != role:
+            is_open = f"{self._role!r} is open" if self._role else "no turn is open"
+            raise ParameterError(f"turn {role!r} cannot close: {is_open}")
+        self._record(RoleEnd(role, self._recorder.location()))
+        self._role = None
+        return self
+
+    def role(self, name: str) -> RoleContext:
+        """`with s.role("tool"): …` is one turn, closed also when the body raises."""
+        return RoleContext(self, name)
+
+    def system(self) -> RoleContext:
+        """`with s.system(): …`"""
+        return RoleContext(self, "system")
+
+    def user(self) -> RoleContext:
+        """`with s.user(): …`"""
+        return RoleContext(self, "user")
+
+    def assistant(self) -> RoleContext:
+        """`with s.assistant(): …`"""
+        return RoleContext(self, "assistant")
+
+    # -- branching ----------------------------------------------------------------------
+
+    def fork(self, n: int, *, on_error: OnError = "cancel") -> ForkGroup:
+        """n branches that start here and share everything so far.
+
+        Args:
+            n: how many.
+            on_error: "cancel": the first failure ends the whole program. "collect": it ends
+                only its own branch, and shows in the group's `errors`.
+        """
+        from radixlang.program.groups import ForkGroup
+
+        self._check_open()
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+            raise ParameterError(f"fork needs a number of branches of at least 1, got {n!r}")
+        if on_error not in ("cancel", "collect"):
+            raise ParameterError(f'on_error must be "cancel" or "collect", got {on_error!r}')
+        outer = self._freeze_names()
+        blocks = self._recorder.new_blocks(self._block, "fork", n)
+        self._record(Fork(range(blocks[0].id, blocks[0].id + n), on_error,
+                          location=self._recorder.location()))  # fmt: skip
+        children = [State(self._recorder, block, outer, self._role) for block in blocks]
+        return ForkGroup(self, children)
+
+    def copy(self) -> State:
+        """One more branch that starts here."""
+        return self.fork(1)[0]
+
+    def join(self, group: ForkGroup, *names: str, **options: Any) -> Any:
+        """Wait for a group's branches and gather what they made; see `groups.join`."""
+        from radixlang.program.groups import join
+
+        self._check_open()
+        return join(self, group, names, **options)
+
+    def _join_variable(self, group: ForkGroup, name: str, **fields: Any) -> Joined:
+        from radixlang.program.groups import Joined
+
+        refs = tuple(child._own_ref(name) for child in group)
+        slot = self._new_slot()
+        children = group.children_range
+        self._recorder.record(self._block, Join(slot, name, children, refs,
+                              location=self._recorder.location(), **fields))  # fmt: skip
+        ref = Ref(self._block.id, slot, name)
+        joined = Joined(self, ref, refs)
+        self._bind(name, joined)
+        return joined
+
+    def adopt(self, group: ForkGroup, index: int) -> State:
+        """Go on where a branch of the group ended; the others end here."""
+        self._check_open()
+        child = group[index]
+        if group.parent is not self or child._closed is not None:
+            raise StateClosedError("adopt needs a branch of this state that is not joined yet")
+        if any(isinstance(node, (Text, Gen, Select, RoleBegin, RoleEnd))
+               for node in group.nodes_since_fork()):  # fmt: skip
+            raise ParameterError("this state has gone on since the fork; adopt before appending")
+        for name in child.names(own=True):
+            self._bind(name, child._lookup(name))
+        self._samples = None
+        self._record(Adopt(child._block.id, self._recorder.location()))
+        self._role = child._role
+        group.close("has been joined")
+        return self
+
+    def adopt_child(self, child: State) -> State:
+        """Go on where one branch of the latest fork ended, whatever group it came in."""
+        from radixlang.program.groups import ForkGroup
+
+        return self.adopt(ForkGroup(self, [child]), 0)
+
+    def choose(self, name: str, index: int | Callable[[list[Any]], int]) -> State:
+        """Go on from one sample of gen(name, n=…); a function picks it from the values."""
+        if self._samples is None or self._samples[0] != name:
+            raise ParameterError(f"no gen({name!r}, n=…) is waiting for a choice in this state")
+        group = self._samples[1]
+        picked = index if isinstance(index, int) else index(list(self[name]))
+        return self.adopt(group, picked)
+
+    def samples(self, name: str) -> ForkGroup:
+        """The group of branches that gen(name, n=…) made."""
+        if self._samples is None or self._samples[0] != name:
+            raise KeyError(f"no gen({name!r}, n=…) is waiting for a choice in this state")
+        return self._samples[1]
+
+    # -- nesting ------------------------------------------------------------------------
+
+    def call(
+        self, program: Program, /, *args: Any, scope: Scope = "inline", **kwargs: Any
+    ) -> State:
+        """Run another program at this place; returns its state (`.result`, `["x"]`).
+
+        Args:
+            scope: "inline": its text stays in the prompt. "vanish": it sees the prompt and
+                its text goes away. "isolate": it starts from an empty prompt.
+        """
+        child = self._open_call(program, scope)
+        child._result = program.call_with(child, args, kwargs)
+        return self._close_call(child, scope)
+
+    async def acall(
+        self, program: Program, /, *args: Any, scope: Scope = "inline", **kwargs: Any
+    ) -> State:
+        """Like `call`, for an `async def` program inside another: it may await what it likes."""
+        child = self._open_call(program, scope)
+        child._result = await program.acall_with(child, args, kwargs)
+        return self._close_call(child, scope)
+
+    def _open_call(self, program: Program, scope: Scope) -> State:
+        self._check_open()
+        check_scope(scope)
+        if self._role is not None and scope != "isolate":
+            raise ParameterError(f"close the turn {self._role!r} before calling a program")
+        block = self._recorder.new_blocks(self._block, "call", 1)[0]
+        self._record(Call(block.id, program.name, scope, self._recorder.location()))
+        return State(self._recorder, block)
+
+    def _close_call(self, child: State, scope: Scope) -> State:
+        child._closed = "has returned"
+        if scope == "inline":
+            self._record(Adopt(child._block.id, self._recorder.location()))
+            self._role = child._role
+        elif isinstance(self._recorder, Run):
+            self._recorder.flush()
+            self._recorder.close(child._block)
+        return child
+
+    # -- the rest -----------------------------------------------------------------------
+
+    @property
+    def result(self) -> Any:
+        """What the program's function returned."""
+        return self._result
+
+    @property
+    def graph(self) -> Graph:
+        """The graph as far as it is known."""
+        return self._recorder.graph
+
+    @overload
+    def get(self, name: str) -> Any: ...
+    @overload
+    def get(self, name: str, kind: type[T]) -> T: ...
+    @overload
+    def get(self, name: str, kind: Any) -> Any: ...
+    def get(self, name: str, kind: Any = None) -> Any:
+        """The value of a variable, as a value of the type where one is given.
+
+        Raises:
+            ValueParseError: the text is not a value of that type.
+        """
+        value = self[name]
+        if kind is None or isinstance(value, Placeholder):
+            return value
+        from radixlang.constraints.typed_values import output_for
+
+        return output_for(kind).convert(value)
+
+    def ref(self, name: str) -> Placeholder:
+        """The value for an f-string, without waiting: `f"{s.ref('x')}"` waits in the graph."""
+        found = self._lookup(name)
+        if isinstance(found, (Constant, Captured)):
+            raise ParameterError(f"{name!r} is a value of Python; interpolate it as it is")
+        return self._recorder.defer(found if isinstance(found, Ref) else found.ref)
+
+    def messages(self) -> list[Message]:
+        """The turns so far, contents byte for byte; an open turn is the last."""
+        return self._settled().messages()
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError("a state is not iterable; iterate s.fork(n), or s.stream(name)")

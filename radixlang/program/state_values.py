@@ -1,0 +1,229 @@
+"""Reading a state: values, texts, usage. Reading waits; it never changes the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from radixlang.errors import NeedsValueError, ParameterError, ProgramError
+from radixlang.execution.branch_run import Cell, Choice, Stream
+from radixlang.execution.recorder import Recorder
+from radixlang.execution.run import Run
+from radixlang.graph.nodes import Block, Ref
+from radixlang.protocol import Completion, Usage
+
+
+class Reading:
+    """The reading half of a State."""
+
+    __slots__ = ("_block", "_recorder")
+
+    _recorder: Recorder
+    _block: Block
+
+    def _lookup(self, name: str) -> Any:
+        raise NotImplementedError
+
+    def names(self, own: bool = False) -> list[str]:
+        """Variables visible here."""
+        raise NotImplementedError
+
+    # -- values -------------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a variable; waits for it.
+
+        Raises:
+            KeyError: no such variable.
+            NeedsValueError: it is not there yet, and waiting would stop the event loop that this
+                `async def` program runs on; `await s.aget(name)` waits there.
+            ProgramError: the first error of this program.
+        """
+        found = self._lookup(name)
+        if isinstance(found, Ref):
+            return self._recorder.read(self._block, found)
+        return found.value
+
+    async def aget(self, name: str) -> Any:
+        """Like `s[name]`, without blocking the event loop."""
+        found = self._lookup(name)
+        ref = found if isinstance(found, Ref) else getattr(found, "ref", None)
+        if ref is None:
+            return found.value
+        if hasattr(found, "constraint"):  # a capture: its generation is awaited, then searched
+            await self._run().read_async(self._block, ref)
+            return found.value
+        if not isinstance(self._recorder, Run):
+            return self._recorder.read(self._block, ref)
+        return await self._recorder.read_async(self._block, ref)
+
+    def values(self) -> dict[str, Any]:
+        """Every variable and its value; waits for all of them."""
+        found = {name: self[name] for name in self.names()}
+        return {name: list(value) if _is_joined(value) else value for name, value in found.items()}
+
+    # -- text ---------------------------------------------------------------------------
+
+    def text(self) -> str:
+        """The whole prompt with everything generated so far, markup of turns included."""
+        return self._settled().text()
+
+    async def atext(self) -> str:
+        """Like `text()`, without blocking the event loop."""
+        run = self._run()
+        run.boundary(self._block, "the text")
+        length = len(self._block.nodes)
+        await run.wait_async(lambda: self._is_settled(length))
+        return self._checked_stream().text()
+
+    def tokens(self) -> tuple[int, ...]:
+        """Token ids of the prompt so far, pending text tokenised. For a program that runs."""
+        stream = self._settled()
+        if stream.branch is None:
+            raise ParameterError("tokens() reads a running branch; call it inside the program")
+        return stream.branch.tokens().result()
+
+    def _settled(self) -> Stream:
+        """The stream, once everything appended so far is in the prompt."""
+        run = self._run()
+        is_ready = self._is_settled(len(self._block.nodes))
+        run.check_may_block(is_ready, "the text", "await s.atext() first")
+        run.boundary(self._block, "the text")
+        length = len(self._block.nodes)
+        run.wait(lambda: self._is_settled(length))
+        return self._checked_stream()
+
+    def _is_settled(self, length: int) -> bool:
+        stream = self._run().streams.get(self._block.id)
+        if stream is None:
+            return False
+        return stream.error is not None or (
+            stream.pos >= length and not stream.outstanding and _base_settled(stream)
+        )
+
+    def _checked_stream(self) -> Stream:
+        run = self._run()
+        error = run.error_of(self._block)
+        if error is not None:
+            raise error
+        return run.streams[self._block.id]
+
+    # -- streaming ----------------------------------------------------------------------
+
+    def stream(self, name: str) -> Iterator[str]:
+        """Pieces of a variable's text as they come; raises the error that ends it, if any."""
+        from radixlang.execution.streaming import follow_cell
+
+        run, cell = self._cell(name, f"read it with async for … in s.astream({name!r})")
+        return follow_cell(run, self._block, cell)
+
+    def astream(self, name: str) -> AsyncIterator[str]:
+        """Like `stream`, for a caller on an event loop."""
+        from radixlang.execution.streaming import follow_cell_async
+
+        run, cell = self._cell(name)
+        return follow_cell_async(run, self._block, cell)
+
+    # -- what a generation tells --------------------------------------------------------
+
+    def completion(self, name: str) -> Completion:
+        """The Completion behind a variable: tokens, log-probabilities, usage."""
+        cell = self._finished_cell(name)
+        if cell.completion is None:
+            raise ParameterError(f"{name!r} was not made by a gen")
+        return cell.completion
+
+    def choice(self, name: str) -> Choice:
+        """The outcome of a select: scores, distribution and ties."""
+        cell = self._finished_cell(name)
+        if cell.choice is None:
+            raise ParameterError(f"{name!r} was not made by a select")
+        return cell.choice
+
+    def usage(self, name: str | None = None) -> Usage:
+        """Tokens and times of one generation, or summed over all of the program so far."""
+        if name is not None:
+            return self.completion(name).usage
+        cells = tuple(self._run().cells.values())
+        return sum_usage([cell.completion.usage for cell in cells if cell.completion is not None])
+
+    def _cell(self, name: str, instead: str = "") -> tuple[Run, Cell]:
+        """The run and the cell of a variable; `instead`: what an async program writes."""
+        found = self._lookup(name)
+        if not isinstance(found, Ref):
+            raise ParameterError(f"{name!r} is not one generation: it was joined or set by Python")
+        run = self._run()
+        if instead:
+            is_ready = run.cell(found.block, found.slot, found.name).done
+            run.check_may_block(is_ready, repr(name), instead)
+        return run, run.look(self._block, found)
+
+    def _finished_cell(self, name: str) -> Cell:
+        run, cell = self._cell(name, f"await s.aget({name!r}) first")
+        run.wait(lambda: cell.done)
+        run.outcome(self._block, cell)
+        return cell
+
+    # -- the run ------------------------------------------------------------------------
+
+    @property
+    def error(self) -> ProgramError | None:
+        """The first error that concerns this branch, or None."""
+        return self._run().error_of(self._block)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run; give it to `run(seed=…)` to get the same again."""
+        return self._run().seed
+
+    def cancel(self) -> None:
+        """End this branch and what is below it (the root: the whole program), and free its KV."""
+        run = self._run()
+        if self._block.parent is None:
+            run.cancel()
+        else:
+            run.flush()
+            run.cancel_block(self._block)
+
+    def _run(self) -> Run:
+        if isinstance(self._recorder, Run):
+            return self._recorder
+        raise NeedsValueError("a trace has no texts and values yet")
+
+    def _repr_html_(self) -> str:
+        from radixlang.views.run_tree import run_to_html
+
+        return run_to_html(self._run())
+
+    def show(self, *, color: bool | None = None) -> str:
+        """The tree of this run for a terminal; tokens coloured cached, forced, sampled."""
+        from radixlang.views.run_tree import run_to_text
+
+        return run_to_text(self._run(), color=color)
+
+
+def _base_settled(stream: Stream) -> bool:
+    base = stream.base
+    while base is not None:
+        for piece in base.pieces[: stream.base_length]:
+            if isinstance(piece, Cell) and not piece.done:
+                return False
+        stream, base = base, base.base
+    return True
+
+
+def _is_joined(value: Any) -> bool:
+    return hasattr(value, "refs")
+
+
+def sum_usage(usages: list[Usage]) -> Usage:
+    """Sums of tokens; the earliest first token; the longest time."""
+    return Usage(
+        num_prompt_tokens=sum(usage.num_prompt_tokens for usage in usages),
+        num_cached_tokens=sum(usage.num_cached_tokens for usage in usages),
+        num_computed_tokens=sum(usage.num_computed_tokens for usage in usages),
+        num_generated_tokens=sum(usage.num_generated_tokens for usage in usages),
+        num_forced_tokens=sum(usage.num_forced_tokens for usage in usages),
+        time_to_first_token_s=min((usage.time_to_first_token_s for usage in usages), default=0.0),
+        total_s=max((usage.total_s for usage in usages), default=0.0),
+    )

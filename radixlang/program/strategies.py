@@ -1,0 +1,124 @@
+"""Strategies written in the language itself: sampling, voting, beams, retries.
+
+Each takes a state and what to append (an expression, or a function of the branch), works on
+branches that share the state's prefix, and leaves the state where the winner ended.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from radixlang.errors import ParameterError, ProgramError
+from radixlang.program.state import State
+
+Step = Any  # an expression, or a function that appends to the branch it is given
+Scorer = Callable[[State], float]
+
+
+def mean_logprob(name: str) -> Scorer:
+    """A scorer: mean log-probability of a generation; it must ask for `logprobs=True`."""
+
+    def score(state: State) -> float:
+        logprobs = state.completion(name).logprobs
+        if not logprobs:
+            raise ParameterError(f"gen({name!r}) needs logprobs=True to be scored by them")
+        return sum(entry.logprob for entry in logprobs) / len(logprobs)
+
+    return score
+
+
+def best_of(state: State, n: int, step: Step, score: Scorer) -> State:
+    """Take n samples of a step and go on from the one with the highest score."""
+    group = state.fork(n)
+    for branch in group:
+        _take(branch, step)
+    scores = [score(branch) for branch in group]
+    return state.adopt(group, scores.index(max(scores)))
+
+
+def majority(
+    state: State, n: int, step: Step, name: str, key: Callable[[Any], Hashable] | None = None
+) -> Any:
+    """Take n samples and go on from the first with the most frequent answer; returns the answer.
+
+    Args:
+        name: the variable that votes.
+        key: answers with equal keys count as the same.
+    """
+    group = state.fork(n)
+    for branch in group:
+        _take(branch, step)
+    answers = group[name]
+    keys = [key(answer) if key else answer for answer in answers]
+    ((winner, _),) = Counter(keys).most_common(1)
+    index = keys.index(winner)
+    state.adopt(group, index)
+    return answers[index]
+
+
+def beam(
+    state: State, step: Step, score: Scorer, *, width: int, branching: int, depth: int
+) -> State:
+    """Beam search over branches: each round extends every beam `branching` ways and keeps the
+    best `width`. Beams that fall out are cancelled, so their KV is free at once.
+
+    `score` judges a branch by all it holds; name variables so that the last binding counts.
+    """
+    if width < 1 or branching < 1 or depth < 1:
+        raise ParameterError(
+            "beam needs width, branching and depth of at least 1, "
+            f"got {width}, {branching}, {depth}"
+        )
+    beams: list[tuple[State, ...]] = [(state,)]
+    for _ in range(depth):
+        grown = [(*path, child) for path in beams for child in path[-1].fork(branching)]
+        for path in grown:
+            _take(path[-1], step)
+        grown.sort(key=lambda path: score(path[-1]), reverse=True)
+        beams, dropped = grown[:width], grown[width:]
+        for path in dropped:
+            path[-1].cancel()
+    return _adopt_path(beams[0])
+
+
+def _adopt_path(path: tuple[State, ...]) -> State:
+    """Fold a chain of branches into its first state, deepest first."""
+    for parent, child in reversed([(path[i], path[i + 1]) for i in range(len(path) - 1)]):
+        parent.adopt_child(child)
+    return path[0]
+
+
+def retry(
+    state: State, step: Step, *, until: Callable[[State], bool] | None = None, times: int = 3
+) -> State:
+    """Take a step on a branch until it succeeds, and go on from there; the prefix is shared.
+
+    A step fails when its branch has an error, or when `until(branch)` is false.
+
+    Raises:
+        ProgramError: no attempt succeeded; the last attempt's error, if it had one.
+    """
+    last: ProgramError | None = None
+    for _ in range(times):
+        group = state.fork(1, on_error="collect")
+        try:
+            _take(group[0], step)
+            errors = group.errors
+        except ProgramError as error:
+            errors = {0: error}
+        last = errors.get(0, last)
+        if not errors and (until is None or until(group[0])):
+            return state.adopt(group, 0)
+        group.cancel()
+    raise ProgramError(
+        f"no attempt of {times} succeeded" + (f"; the last: {last}" if last else "")
+    ) from last
+
+
+def _take(branch: State, step: Step) -> None:
+    if callable(step):
+        step(branch)
+    else:
+        branch.append(step)

@@ -1,0 +1,44 @@
+"""Tracing: a program runs without a model, and what it would ask for becomes a graph."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from typing import Any
+
+from radixlang.errors import NeedsValueError
+from radixlang.execution.recorder import _PACKAGE, Placeholder, Recorder
+from radixlang.graph.nodes import Block, Dynamic, Location, Ref
+
+
+class Tracer(Recorder):
+    """Records nodes; every generated value is a Placeholder."""
+
+    def read(self, block: Block, ref: Ref) -> Any:
+        """A stand-in for the value."""
+        return self.defer(ref)
+
+
+def is_boundary(error: BaseException) -> bool:
+    """Whether the program stopped because it looked at a value that a trace has not.
+
+    A TypeError that names Placeholder is one: C code such as str.join asks by type.
+    """
+    if isinstance(error, NeedsValueError):
+        return True
+    return isinstance(error, TypeError) and Placeholder.__name__ in str(error)
+
+
+def record_boundary(tracer: Tracer, block: Block, error: BaseException) -> None:
+    """End a block with the Dynamic node that says where and why the trace had to stop."""
+    tracer.record(block, Dynamic(str(error), _location_of(error)))
+
+
+def _location_of(error: BaseException) -> Location | None:
+    """The deepest line of the user's own code in the error's traceback."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not os.path.abspath(frame.filename).startswith(_PACKAGE)
+    ]
+    return Location(frames[-1].filename, frames[-1].lineno or 0) if frames else None

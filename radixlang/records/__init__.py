@@ -1,0 +1,10 @@
+"""Many rows through one program, and runs kept in files: checkpoints and replays.
+
+It knows programs and their results. It knows nothing of how a run is executed.
+"""
+
+__all__ = [
+    "batch",
+    "checkpoint",
+    "replay",
+]

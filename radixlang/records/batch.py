@@ -1,0 +1,238 @@
+"""Many rows through one program: each row's result or error stays its own.
+
+A row whose program needs no generated value holds no thread while it runs; only rows whose
+Python waits for a value hold a worker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from radixlang.constraints.typed_values import to_json
+from radixlang.default_runtime import get_default_runtime
+from radixlang.errors import ParameterError, ProgramError
+from radixlang.execution.run import node_seed
+from radixlang.program.state import State
+from radixlang.progress import row_bar
+
+if TYPE_CHECKING:
+    from radixlang.program.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The outcome of one row: values by name, or an error.
+
+    `state` is None where the row was resumed from a file; `values` are then JSON data.
+    """
+
+    index: int
+    row: Mapping[str, Any]
+    values: Mapping[str, Any] = field(default_factory=dict)
+    text: str = ""
+    error: ProgramError | None = None
+    state: State | None = field(default=None, repr=False, compare=False)
+
+    def __getitem__(self, name: str) -> Any:
+        """A value of the row; raises the row's error if it has one."""
+        if self.error is not None:
+            raise self.error
+        return self.values[name]
+
+
+def run_batch(
+    program: Program,
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    progress: bool | None = None,
+    **options: Any,
+) -> list[Result]:
+    """One Result a row, in the order of the rows; see `as_completed` for the options.
+
+    `progress` None shows a bar on a terminal, for batches that take more than a moment.
+    """
+    held = list(rows)
+    results: list[Result | None] = [None] * len(held)
+    with row_bar(len(held), wanted=progress) as bar:
+        for result in as_completed(program, held, **options):
+            results[result.index] = result
+            bar.update(1)
+    return [result for result in results if result is not None]
+
+
+def as_completed(
+    program: Any,
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    max_workers: int = 32,
+    max_in_flight: int = 2048,
+    save_to: str | os.PathLike[str] | None = None,
+    seed: int | None = None,
+    runtime: Any = None,
+    **options: Any,
+) -> Iterator[Result]:
+    """Results as rows finish.
+
+    Args:
+        rows: the arguments of each row; they are never changed.
+        max_workers: threads for programs that wait for values in Python.
+        max_in_flight: rows that run at the same time.
+        save_to: a JSONL file. Each result is appended as it comes; rows that the file already
+            holds without an error are not run again.
+        seed: row i runs with a seed made of this and i.
+        options: as for `run`: runtime, timeout, sampling defaults.
+
+    Raises:
+        ParameterError: an option that `run` does not know, or a file of other rows.
+    """
+    held = [dict(row) for row in rows]
+    backend = runtime or get_default_runtime()
+    log = _Log(Path(save_to)) if save_to is not None else None
+    done = log.load(held) if log is not None else {}
+    yield from done.values()
+    todo = [index for index in range(len(held)) if index not in done]
+    job = _Batch(program, held, backend, seed, options, max_in_flight)
+    with ThreadPoolExecutor(max_workers, thread_name_prefix="radixlang-batch") as pool:
+        try:
+            for result in job.results(pool, todo):
+                if log is not None:
+                    log.append(result)
+                yield result
+        finally:
+            job.stop()
+
+
+class _Batch:
+    def __init__(
+        self, program: Program, rows: list[dict[str, Any]], backend: Any, seed: int | None,
+        options: Mapping[str, Any], max_in_flight: int,
+    ) -> None:  # fmt: skip
+        self.program, self.rows, self.backend = program, rows, backend
+        self.seed, self.options = seed, options
+        self.stopped = False
+        self.live: dict[int, State] = {}
+        self._finished: queue.SimpleQueue[tuple[int, State | ProgramError]] = queue.SimpleQueue()
+        self._room = threading.Semaphore(max_in_flight)
+
+    def results(self, pool: ThreadPoolExecutor, todo: list[int]) -> Iterator[Result]:
+        """Start all rows, hand out what finishes."""
+        if todo:  # an unknown option is an error of the call, not of every row
+            self.program.check_options(self.options)
+        for index in todo:
+            pool.submit(self._start, index)
+        for _ in todo:
+            index, outcome = self._finished.get()
+            self.live.pop(index, None)
+            self._room.release()
+            yield _result(index, self.rows[index], outcome)
+
+    def stop(self) -> None:
+        """End rows that still run: nobody will read them."""
+        self.stopped = True
+        for state in list(self.live.values()):
+            state.cancel()
+        self._room.release(len(self.rows) + 1)
+
+    def _start(self, index: int) -> None:
+        self._room.acquire()
+        if self.stopped:
+            return
+        row = self.rows[index]
+        try:
+            state = self.program.launch(
+                row, self._finish(index), seed=self._row_seed(index), runtime=self.backend,
+                **self.options,
+            )  # fmt: skip
+        except Exception as error:
+            from radixlang.program.program import program_error
+
+            self._finished.put((index, program_error(error)))
+            return
+        if not state._run().finished:
+            self.live[index] = state
+            if self.stopped:
+                state.cancel()
+
+    def _row_seed(self, index: int) -> int | None:
+        return None if self.seed is None else node_seed(self.seed, "row", index)
+
+    def _finish(self, index: int) -> Callable[[State], None]:
+        def finish(state: State) -> None:
+            self._finished.put((index, state))
+
+        return finish
+
+
+def _result(index: int, row: Mapping[str, Any], state: State | ProgramError) -> Result:
+    if isinstance(state, ProgramError):
+        return Result(index, row, error=state)
+    error = state.error
+    if error is not None:
+        return Result(index, row, error=error, state=state)
+    try:
+        return Result(index, row, state.values(), state.text(), None, state)
+    except ProgramError as failure:
+        return Result(index, row, error=failure, state=state)
+
+
+class _Log:
+    """Results as JSON lines; a torn last line is what a crash leaves, and is ignored."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def load(self, rows: list[dict[str, Any]]) -> dict[int, Result]:
+        """Results of earlier runs without an error, by index."""
+        if not self.path.exists():
+            return {}
+        found: dict[int, Result] = {}
+        lines = self.path.read_text(encoding="utf-8").splitlines()
+        for line in lines:
+            entry = _parsed(line)
+            if entry is None or entry.get("error"):
+                continue
+            index = entry["index"]
+            if index >= len(rows) or entry["row"] != _row_key(rows[index]):
+                raise ParameterError(
+                    f"{self.path} holds results of other rows (row {index} differs); "
+                    "give another file, or remove this one"
+                )
+            found[index] = Result(index, rows[index], entry["values"], entry["text"])
+        if lines and not self.path.read_text(encoding="utf-8").endswith("\n"):
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write("\n")
+        return found
+
+    def append(self, result: Result) -> None:
+        """Write one result and let the file have it."""
+        entry = {
+            "index": result.index,
+            "row": _row_key(result.row),
+            "values": to_json(dict(result.values)),
+            "text": result.text,
+            "error": str(result.error) if result.error is not None else None,
+        }
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        entry: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) and "index" in entry else None
+
+
+def _row_key(row: Mapping[str, Any]) -> str:
+    text = json.dumps(to_json(dict(row)), sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

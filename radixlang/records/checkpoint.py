@@ -1,0 +1,113 @@
+"""Checkpoints: a state's prompt and variables as JSON, and a new run that goes on from there.
+
+Generated tokens are kept as tokens, so the prompt that is resumed is the same token by token,
+and a runtime that still has it cached computes nothing again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from radixlang.constraints.typed_values import to_json
+from radixlang.default_runtime import get_default_runtime
+from radixlang.execution.branch_run import Cell, Stream, Turn, piece_text
+from radixlang.execution.prompt_parts import emit
+from radixlang.execution.run import Run, RunOptions
+from radixlang.graph.graph_json import check_version
+from radixlang.program.state import State
+from radixlang.protocol import Backend, Completion, Markup
+from radixlang.sampling_params import SamplingParams
+
+_KIND, _VERSION = "checkpoint", 1
+
+
+def take_checkpoint(state: State) -> dict[str, Any]:
+    """A state as JSON data. It waits for what the state has asked for."""
+    stream = state._settled()
+    run = state._run()
+    return {
+        "kind": _KIND,
+        "version": _VERSION,
+        "program": run.name,
+        "model": run.backend.model_name,
+        "seed": run.seed,
+        "open_role": state._role,
+        "roles": list(stream.roles),
+        "pieces": [_piece(piece) for piece in stream.history()],
+        "values": to_json(state.values()),
+    }
+
+
+def _piece(piece: Any) -> dict[str, Any]:
+    if isinstance(piece, Turn):
+        return {"turn": piece.role, "begins": piece.begins}
+    if isinstance(piece, Cell):
+        if piece.completion is None:
+            return {"text": piece_text(piece)}
+        return {"text": piece.completion.text, "tokens": list(piece.completion.token_ids)}
+    return {"markup" if isinstance(piece, Markup) else "text": str(piece)}
+
+
+class Resumed:
+    """`with resume(data) as s:` goes on with a saved state; the end of the block finishes it."""
+
+    def __init__(self, run: Run, state: State) -> None:
+        self._run = run
+        self.state = state
+
+    def __enter__(self) -> State:
+        return self.state
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None:
+            self._run.fail_from_program(error)
+            return
+        self._run.end_program()
+        self._run.wait(lambda: self._run.finished)
+        if self._run.error is not None:
+            raise self._run.error
+
+
+def resume(
+    data: Mapping[str, Any], *, runtime: Backend | None = None, timeout: float | None = None,
+    max_total_tokens: int | None = None, **defaults: Any,
+) -> Resumed:  # fmt: skip
+    """Go on from a checkpoint, on the same model or another.
+
+    Raises:
+        ParameterError: the data is no checkpoint, or an option is unknown.
+    """
+    check_version(dict(data), _KIND, _VERSION)
+    backend = runtime or get_default_runtime()
+    options = RunOptions(data["seed"], SamplingParams.checked(**defaults), timeout,
+                         max_total_tokens)  # fmt: skip
+    run = Run(data["program"], backend, options).start()
+    state = State(run, run.blocks[0], role=data["open_role"])
+    for name, value in data["values"].items():
+        state[name] = value
+    same_model = backend.model_name == data["model"]
+    run.post(lambda: _refill(run.streams[0], data, same_model))
+    return Resumed(run, state)
+
+
+def _refill(stream: Stream, data: Mapping[str, Any], same_model: bool) -> None:
+    for piece in data["pieces"]:
+        if "turn" in piece:
+            stream.pieces.append(Turn(piece["turn"], piece["begins"]))
+        elif "markup" in piece:
+            emit(stream, Markup(piece["markup"]))
+        elif same_model and "tokens" in piece:
+            assert stream.branch is not None
+            stream.branch.extend(piece["tokens"])
+            stream.pieces.append(_finished(piece))
+        else:
+            emit(stream, piece["text"])
+    stream.roles = tuple(data["roles"])
+
+
+def _finished(piece: Mapping[str, Any]) -> Cell:
+    cell = Cell(0)
+    cell.completion = Completion(piece["text"], tuple(piece["tokens"]), "eos")
+    cell.resolve(piece["text"])
+    return cell

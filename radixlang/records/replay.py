@@ -1,0 +1,157 @@
+"""Replay files: what a run asked and was answered, to run it again and find what differs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from radixlang.constraints.typed_values import to_json
+from radixlang.errors import ParameterError
+from radixlang.execution.branch_run import Cell, piece_text
+from radixlang.execution.run import Run
+from radixlang.graph.graph_json import check_version, node_to_json
+from radixlang.graph.nodes import Gen, Select
+from radixlang.program.state import State
+
+if TYPE_CHECKING:
+    from radixlang.program.program import Program
+
+_KIND, _VERSION = "replay", 1
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first node at which a replay went another way."""
+
+    node: str
+    location: str
+    what: str
+    recorded: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return (
+            f"node {self.node} ({self.location}) differs in {self.what}: "
+            f"recorded {self.recorded!r}, now {self.now!r}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A replay's state, and the first difference (None: it went the same way)."""
+
+    state: State
+    difference: Difference | None
+
+
+def save_replay(state: State, path: str | os.PathLike[str]) -> None:
+    """Write a finished run: program, arguments, seed, and every node's prompt and outcome."""
+    run = state._run()
+    data = {
+        "kind": _KIND,
+        "version": _VERSION,
+        "program": run.name,
+        "model": run.backend.model_name,
+        "seed": run.seed,
+        "options": to_json(dict(run.options.defaults)),
+        "arguments": to_json(dict(run.args)),
+        "nodes": _nodes(run),
+    }
+    text = json.dumps(data, ensure_ascii=False, indent=1)
+    Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+def verify_replay(program: Program, path: str | os.PathLike[str], **options: Any) -> Replayed:
+    """Run a program again with a file's arguments and seed, and compare node by node.
+
+    Args:
+        options: as for `run`; `runtime` above all.
+
+    Raises:
+        ParameterError: the file is no replay, or of another program.
+    """
+    recorded = _load(path)
+    if recorded["program"] != program.name:
+        raise ParameterError(
+            f"{os.fspath(path)} is a run of {recorded['program']!r}, not of {program.name!r}"
+        )
+    defaults = {**recorded["options"], **recorded["arguments"], **options}
+    state = program.run(seed=recorded["seed"], **defaults)
+    return Replayed(state, first_difference(recorded["nodes"], _nodes(state._run())))
+
+
+def first_difference(
+    recorded: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
+) -> Difference | None:
+    """Compare two lists of nodes; None where they are the same."""
+    for old, new in zip(recorded, now, strict=False):
+        for what in ("node", "asks", "prompt", "seed", "outcome"):
+            if old[what] != new[what]:
+                return Difference(old["node"], new["location"], what, old[what], new[what])
+    if len(recorded) != len(now):
+        longer = max(recorded, now, key=len)
+        extra = longer[min(len(recorded), len(now))]
+        return Difference(
+            extra["node"], extra["location"], "number of nodes", len(recorded), len(now)
+        )
+    return None
+
+
+def _load(path: str | os.PathLike[str]) -> dict[str, Any]:
+    try:
+        data: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ParameterError(f"{os.fspath(path)} is not JSON: {error}") from error
+    check_version(data, _KIND, _VERSION)
+    return data
+
+
+def _nodes(run: Run) -> list[dict[str, Any]]:
+    """Every generation and selection of a run, in the order of its blocks."""
+    found = []
+    for stream in run.iter_streams():
+        for node in stream.block.nodes:
+            if not isinstance(node, (Gen, Select)):
+                continue
+            cell = run.cell(stream.block.id, node.slot)
+            found.append({
+                "node": f"{stream.block.address or 'root'}#{node.slot}",
+                "location": _short(str(node.location or "")),
+                "asks": _asks(node),
+                "prompt": _prompt_hash(stream, cell),
+                "seed": cell.seed,
+                "outcome": _outcome(cell),
+            })  # fmt: skip
+    return found
+
+
+def _short(location: str) -> str:
+    return os.path.basename(location)
+
+
+def _asks(node: Gen | Select) -> str:
+    fields = node_to_json(node)
+    fields.pop("location", None)
+    return json.dumps(fields, sort_keys=True, ensure_ascii=False)
+
+
+def _prompt_hash(stream: Any, cell: Cell) -> str:
+    digest = hashlib.sha256()
+    for piece in stream.history():
+        if piece is cell:
+            break
+        digest.update(piece_text(piece).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()[:16]
+
+
+def _outcome(cell: Cell) -> Any:
+    if cell.completion is not None:
+        return {"text": cell.completion.text, "tokens": list(cell.completion.token_ids)}
+    if cell.choice is not None:
+        return {"text": cell.choice.text}
+    return None

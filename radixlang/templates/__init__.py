@@ -1,0 +1,10 @@
+"""Template files: parsed with lark and turned into steps that append to a state.
+
+They make the same graph as Python programs. They know nothing of execution.
+"""
+
+__all__ = [
+    "expressions",
+    "loading",
+    "statements",
+]

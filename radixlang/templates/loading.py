@@ -1,0 +1,163 @@
+"""Template files: a whole program in text, with the same graph as its Python twin.
+
+    {% args question, n=3 %}
+    {% system %}Be brief.{% end %}
+    {% user %}{{ question }}{% end %}
+    {% fork i in [1, 2, 3] %}
+    {% assistant %}{{ gen answer, max_tokens=40 }}{% end %}
+    {% join answer %}
+
+`{{ name }}` inserts an argument, a loop variable or a generated value; it is data and never
+syntax. A tag that stands alone on its line takes the line's blanks and its line break with it,
+and one line break before the `{% end %}` of a turn belongs to the tag, not to the content.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from radixlang.errors import TemplateError
+from radixlang.program.program import RUN_NAMES, Program
+from radixlang.program.state import State
+from radixlang.templates.expressions import Environment, Source
+from radixlang.templates.statements import Step, build
+
+_TAGS = re.compile(
+    r"\{%\s*raw\s*%\}.*?\{%\s*endraw\s*%\}|\{#.*?#\}|"
+    r"""\{%(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|.)*?%\}""",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A parsed template: its steps, its arguments with defaults, and the names it uses."""
+
+    steps: tuple[Step, ...]
+    parameters: dict[str, Any]
+
+
+def load_template(path: str | os.PathLike[str]) -> Program:
+    """The program in a template file; includes are looked up beside it.
+
+    Raises:
+        TemplateError: the file or one it includes is missing or wrong; with file, line, column.
+    """
+    file = Path(path)
+    return _program(file.stem, _read(file), str(file), file.parent)
+
+
+def template(text: str, *, name: str = "template", folder: str | None = None) -> Program:
+    """The program in a template text; `folder` is where its includes are."""
+    return _program(name, text, f"<{name}>", Path(folder) if folder is not None else None)
+
+
+def _program(name: str, text: str, file: str, folder: Path | None) -> Program:
+    parsed = parse(text, file, folder, ())
+
+    def run(s: State, **arguments: Any) -> None:
+        environment = Environment(arguments)
+        for step in parsed.steps:
+            step(s, environment)
+        s._recorder.at = None
+
+    parameters = [inspect.Parameter("s", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    parameters += [
+        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default)
+        for key, default in parsed.parameters.items()
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__doc__ = f"The template {file}."
+    return Program(run, name)
+
+
+def parse(text: str, file: str, folder: Path | None, including: tuple[str, ...]) -> Template:
+    """Parse a template and the ones it includes.
+
+    Raises:
+        TemplateError: a wrong place, shown with a caret.
+    """
+    from lark.exceptions import UnexpectedInput, VisitError
+
+    source = Source(text, file, folder, including, _lonely_tags(text), parse, _read)
+    try:
+        tree = _parser().parse(text)
+    except UnexpectedInput as error:
+        raise source.error(_what(error), _position(error, text)) from None
+    try:
+        steps, parameters = build(tree, source)
+    except VisitError as error:
+        raise error.orig_exc from None
+    for key in parameters:
+        if key in RUN_NAMES:
+            raise source.error(f"an argument cannot be called {key!r}: it is an option of run()", 0)
+    return Template(steps, parameters)
+
+
+@functools.cache
+def _parser() -> Any:
+    from lark import Lark
+
+    grammar = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
+    return Lark(grammar, parser="lalr", lexer="contextual", propagate_positions=True)
+
+
+def _position(error: Any, text: str) -> int:
+    token = getattr(error, "token", None)
+    position = getattr(error, "pos_in_stream", None)
+    at_end = token is not None and token.type == "$END"
+    return len(text) if at_end or position is None else int(position)
+
+
+_SHOWN = {
+    "_TAG_END": "%}", "_OUT_END": "}}", "_END": "{% end %}", "_JOIN": "{% join %}",
+    "NAME": "a name", "STRING": "a string", "NUMBER": "a number",
+}  # fmt: skip
+
+
+def _what(error: Any) -> str:
+    token = getattr(error, "token", None)
+    wanted = set(getattr(error, "expected", None) or getattr(error, "allowed", None) or ())
+    if token is not None and token.type == "$END":
+        return f"the file ends inside a tag or a block; {_missing(wanted)} is missing"
+    found = f"{str(token)!r}" if token is not None else f"character {getattr(error, 'char', '')!r}"
+    named = [_SHOWN[name] for name in sorted(wanted) if name in _SHOWN]
+    expected = f"; expected {', '.join(named)}" if named else ""
+    return f"unexpected {found}{expected}"
+
+
+def _missing(wanted: set[str]) -> str:
+    for name in ("_END", "_JOIN", "_TAG_END", "_OUT_END"):
+        if name in wanted:
+            return _SHOWN[name]
+    return "its end"
+
+
+def _lonely_tags(text: str) -> tuple[set[int], set[int]]:
+    """Starts and ends of the tags that stand alone on their lines."""
+    starts: set[int] = set()
+    ends: set[int] = set()
+    for found in _TAGS.finditer(text):
+        before = text[text.rfind("\n", 0, found.start()) + 1 : found.start()]
+        line_end = text.find("\n", found.end())
+        after = text[found.end() : len(text) if line_end < 0 else line_end]
+        is_raw = re.match(r"\{%\s*raw", found.group()) is not None
+        if not before.strip(" \t") and not after.strip(" \t") and not is_raw:
+            starts.add(found.start())
+            ends.add(found.end())
+    return starts, ends
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TemplateError(f"cannot read the template {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise TemplateError(f"the template {path} is not UTF-8: {error}") from error

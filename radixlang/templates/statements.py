@@ -1,0 +1,245 @@
+"""From a template's syntax tree to steps that append to a state."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from radixlang.errors import ParameterError
+from radixlang.graph.nodes import Location
+from radixlang.program.expressions import gen, role, select
+from radixlang.program.state import State
+from radixlang.templates.expressions import Environment, Source, ValueBuilder, text_of
+
+Step = Callable[[State, "Environment"], None]
+
+
+def build(tree: Any, source: Source) -> tuple[tuple[Step, ...], dict[str, Any]]:
+    """Steps and arguments of a parsed template."""
+    builder = _Builder(source)
+    steps = tuple(builder.steps(tree.children))
+    return steps, source.parameters
+
+
+class _Builder(ValueBuilder):
+    """One method a kind of node: `step_x` gives a Step."""
+
+    def steps(self, items: list[Any]) -> Iterator[Step]:
+        before = ""
+        for item in items:
+            if item.data == "text" and before in ("role", "named_role"):
+                token = item.children[0]  # the line break after a turn ends the turn's line
+                item.children[0] = token.update(value=re.sub(r"\A[ \t]*\r?\n", "", str(token)))
+            if item.data != "comment":
+                yield self._at(item, getattr(self, f"step_{item.data}")(item))
+            before = item.data
+
+    def _at(self, item: Any, step: Step) -> Step:
+        location = Location(self.source.file, item.meta.line)
+
+        def located(state: State, env: Environment) -> None:
+            state._recorder.at = location
+            step(state, env)
+
+        return located
+
+    # -- steps --------------------------------------------------------------------------
+
+    def step_text(self, item: Any) -> Step:
+        (token,) = item.children
+        starts, ends = self.source.lonely
+        text = str(token)
+        if token.end_pos in starts:
+            text = text.rstrip(" \t") if "\n" in text or token.start_pos == 0 else text.strip(" \t")
+        if token.start_pos in ends:
+            text = re.sub(r"\A[ \t]*\n?", "", text)
+        return _append(text)
+
+    def step_raw(self, item: Any) -> Step:
+        inner = re.sub(r"\A\{%\s*raw\s*%\}|\{%\s*endraw\s*%\}\Z", "", str(item.children[0]))
+        return _append(inner)
+
+    def step_output(self, item: Any) -> Step:
+        value = self.value(item.children[0], shown=True)
+        spec = text_of(item.children[1]) if len(item.children) > 1 else ""
+
+        def output(state: State, env: Environment) -> None:
+            state += format(value(state, env), spec)
+
+        return output
+
+    def step_gen(self, item: Any) -> Step:
+        name, kind, *options = item.children
+        made = self.type(kind) if kind is not None else None
+        values = self.options(options)
+        if name is not None:
+            self.source.bound.add(str(name))
+
+        def generate(state: State, env: Environment) -> None:
+            given = {key: value(state, env) for key, value in values.items()}
+            state += self._guarded(item, lambda: gen(name and str(name), made, **given))
+
+        return generate
+
+    def step_select(self, item: Any) -> Step:
+        name, choices, *options = item.children
+        value, values = self.value(choices), self.options(options)
+        self.source.bound.add(str(name))
+
+        def choose(state: State, env: Environment) -> None:
+            given = {key: option(state, env) for key, option in values.items()}
+            found = value(state, env)
+            state += self._guarded(item, lambda: select(str(name), found, **given))
+
+        return choose
+
+    def _guarded(self, item: Any, make: Callable[[], Any]) -> Any:
+        """Errors of a wrong option, shown at its place in the template."""
+        try:
+            return make()
+        except (ParameterError, TypeError) as error:
+            raise self.source.error(str(error), item.meta.start_pos) from error
+
+    def step_role(self, item: Any) -> Step:
+        name = re.sub(r"[{%}\s]", "", str(item.children[0]))
+        return self._turn(name, item.children[1])
+
+    def step_named_role(self, item: Any) -> Step:
+        return self._turn(text_of(item.children[0]), item.children[1])
+
+    def _turn(self, name: str, body: Any) -> Step:
+        role(name, "")
+        if body.children and body.children[-1].data == "text":
+            last = body.children[-1].children[0]
+            cut = re.sub(r"\r?\n[ \t]*\Z", "", str(last))
+            body.children[-1].children[0] = last.update(value=cut)
+        steps = tuple(self.steps(body.children))
+
+        def turn(state: State, env: Environment) -> None:
+            with state.role(name):
+                _run(steps, state, env)
+
+        return turn
+
+    def step_cond(self, item: Any) -> Step:
+        test, body, *rest = item.children
+        arms = [(self.value(test), tuple(self.steps(body.children)))]
+        otherwise: tuple[Step, ...] = ()
+        for part in rest:
+            if part is None:
+                continue
+            if part.data == "elif":
+                arms.append(
+                    (self.value(part.children[0]), tuple(self.steps(part.children[1].children)))
+                )
+            else:
+                otherwise = tuple(self.steps(part.children[0].children))
+
+        def branch(state: State, env: Environment) -> None:
+            for condition, steps in arms:
+                if condition(state, env):
+                    return _run(steps, state, env)
+            return _run(otherwise, state, env)
+
+        return branch
+
+    def step_loop(self, item: Any) -> Step:
+        name, values, body = item.children
+        value = self.value(values)
+        steps = self._scoped(str(name), body)
+
+        def loop(state: State, env: Environment) -> None:
+            for each in value(state, env):
+                _run(steps, state, Environment({str(name): each}, env))
+
+        return loop
+
+    def _scoped(self, name: str, body: Any) -> tuple[Step, ...]:
+        fresh = name not in self.source.bound
+        self.source.bound.add(name)
+        steps = tuple(self.steps(body.children))
+        if fresh:
+            self.source.bound.discard(name)
+        return steps
+
+    def step_fork(self, item: Any) -> Step:
+        head, body, join = item.children
+        name = str(head.children[0]) if head.data == "fork_each" else None
+        value = self.value(head.children[-1])
+        steps = self._scoped(name, body) if name else tuple(self.steps(body.children))
+
+        def fork(state: State, env: Environment) -> None:
+            found = value(state, env)
+            each = list(found) if name else [None] * int(found)
+            group = state.fork(len(each))
+            for branch, one in zip(group, each, strict=True):
+                _run(steps, branch, Environment({name: one} if name else {}, env))
+            if join.data == "join_text":
+                state.join(group, text=True, separator=text_of(join.children[0]))
+            else:
+                state.join(group, *(str(name) for name in join.children if name is not None))
+
+        return fork
+
+    def step_set(self, item: Any) -> Step:
+        name, expression = item.children
+        value = self.value(expression)
+        self.source.bound.add(str(name))
+
+        def assign(state: State, env: Environment) -> None:
+            env.names[str(name)] = value(state, env)
+
+        return assign
+
+    def step_include(self, item: Any) -> Step:
+        source = self.source
+        wanted = text_of(item.children[0])
+        if source.folder is None:
+            raise source.error("an include needs a folder to look in", item.meta.start_pos)
+        path = source.folder / wanted
+        if str(path) in (*source.including, source.file):
+            raise source.error(f"{wanted!r} includes itself", item.meta.start_pos)
+        if not path.is_file():
+            raise source.error(f"there is no template {str(path)!r}", item.meta.start_pos)
+        inner = source.parse(
+            source.read(path), str(path), path.parent, (*source.including, source.file)
+        )
+        for name, default in inner.parameters.items():
+            if name not in source.bound:
+                source.parameters.setdefault(name, default)
+
+        def include(state: State, env: Environment) -> None:
+            _run(inner.steps, state, env)
+
+        return include
+
+    def step_args(self, item: Any) -> Step:
+        declared: dict[str, Any] = {}
+        for argument in item.children:
+            name, default = argument.children
+            declared[str(name)] = (
+                inspect.Parameter.empty if default is None else self._fixed(default)
+            )
+        self.source.parameters = {**declared, **self.source.parameters}
+        return lambda state, env: None
+
+    def _fixed(self, expression: Any) -> Any:
+        """A default: an expression without names."""
+        names = [node for node in expression.iter_subtrees() if node.data == "name"]
+        if names:
+            raise self.source.error("a default cannot use names", names[0].meta.start_pos)
+        return self.value(expression)(None, Environment({}))  # type: ignore[arg-type]
+
+
+def _run(steps: tuple[Step, ...], state: State, env: Environment) -> None:
+    for step in steps:
+        step(state, env)
+
+
+def _append(text: str) -> Step:
+    def append(state: State, env: Environment) -> None:
+        state += text
+
+    return append

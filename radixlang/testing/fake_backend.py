@@ -1,0 +1,372 @@
+"""A scripted fake model for tests of programs: no weights, no tokens per second, no surprises.
+
+    fake = FakeBackend({"capital of France": "Paris"})
+    state = program.run(country="France", runtime=fake)
+    assert fake.stats().num_cached_tokens == 0
+
+It implements Backend and passes the contract tests that the real runtime passes, streams its
+answers in pieces, and counts shared and unique tokens with a real prefix trie.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from radixlang.constraints.specs import Choices, JsonSchema, Regex
+from radixlang.errors import (
+    IncompleteError,
+    InvalidConstraintError,
+    ParameterError,
+    PromptTooLongError,
+    RuntimeClosedError,
+    ScriptError,
+)
+from radixlang.explain.token_trie import TokenTrie
+from radixlang.protocol import Branch, Completion, Delta, Message, OptionScore, Usage
+from radixlang.sampling_params import SamplingParams
+from radixlang.testing import fake_branch
+from radixlang.testing.fake_branch import FakeBranch, Plan
+from radixlang.testing.fake_tokens import codec_of
+from radixlang.testing.fake_worker import Worker
+
+Answer = str | BaseException
+Answers = "Mapping[str, Answer] | Sequence[Answer] | Callable[[str, SamplingParams], Answer] | None"
+_WORDS = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "iris", "jade"]
+
+
+@dataclass(frozen=True, slots=True)
+class FakeStats:
+    """Counters since the last reset, under the names that the real runtime uses."""
+
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_computed_tokens: int = 0
+    num_generated_tokens: int = 0
+    kv_bytes_used: int = 0
+    kv_bytes_peak: int = 0
+    num_pages_total: int = 0
+    num_pages_free: int = 0
+
+
+class FakeBackend:
+    """A Backend whose answers are scripted.
+
+    Args:
+        answers: a list, used up in order; a dict from a part of the prompt to the answer (the
+            part that ends last in the prompt wins); a function of the prompt's text and the
+            parameters; None for made-up words that depend on prompt and seed alone. An
+            exception as an answer is raised by that generation.
+        tokens: "byte", "char", or an object with encode(text) and decode(ids).
+        delay: seconds before each piece of an answer.
+        piece: characters a streamed piece.
+        scores: log-probability a token by option, or a function of prompt and option; without
+            it the option that the script's answer begins with is the likeliest.
+        context_length: tokens of prompt and answer together.
+        bytes_per_token: for the KV figures of stats().
+        roles: roles that the ChatML template accepts.
+    """
+
+    def __init__(
+        self, answers: Any = None, *, tokens: Any = "byte", delay: float = 0.0, piece: int = 8,
+        scores: Mapping[str, float] | Callable[[str, str], float] | None = None,
+        context_length: int = 1 << 20, bytes_per_token: int = 1024,
+        roles: Sequence[str] = ("system", "user", "assistant", "tool"),
+        model_name: str = "fake",
+    ) -> None:  # fmt: skip
+        self.codec = codec_of(tokens)
+        self.delay = delay
+        self.prompts: list[str] = []
+        self.expected: list[tuple[str, int | None]] = []
+        self.num_live_branches = 0
+        self._answers = list(answers) if isinstance(answers, (list, tuple)) else answers
+        self._piece = max(1, piece)
+        self._scores = scores
+        self._context_length = context_length
+        self._bytes_per_token = bytes_per_token
+        self._roles = tuple(roles)
+        self._model_name = model_name
+        self._tries: dict[str, TokenTrie] = {}
+        self._stats = FakeStats()
+        self._worker = Worker()
+
+    # -- Backend ------------------------------------------------------------------------
+
+    @property
+    def model_name(self) -> str:
+        """The name shown in errors and views."""
+        return self._model_name
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of a prompt and its generation together."""
+        return self._context_length
+
+    def new_branch(self, *, namespace: str = "") -> Branch:
+        """An empty branch."""
+        self._worker.check_open()
+        self.count_branches(1)
+        return FakeBranch(self, namespace)
+
+    def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+        """ChatML, without any text of its own."""
+        for message in messages:
+            if message.role not in self._roles:
+                known = ", ".join(self._roles)
+                raise ParameterError(f"the chat template knows {known}, got {message.role!r}")
+        turns = [f"<|im_start|>{m.role}\n{m.content}<|im_end|>\n" for m in messages]
+        return "".join(turns) + ("<|im_start|>assistant\n" if add_generation_prompt else "")
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a run of text."""
+        return self.codec.encode_run([text], at_start=True)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids."""
+        return self.codec.decode(token_ids)
+
+    def compile_constraint(self, spec: Any) -> Any:
+        """The specification itself, checked as far as the standard library can."""
+        try:
+            if isinstance(spec, Regex):
+                re.compile(spec.pattern)
+            elif isinstance(spec, JsonSchema):
+                json.loads(spec.schema)
+        except (re.error, ValueError) as error:
+            raise InvalidConstraintError(f"{spec!r} is not valid: {error}") from error
+        return spec
+
+    # -- what the real runtime has beside it ----------------------------------------------
+
+    def stats(self) -> FakeStats:
+        """Counters since the last reset."""
+        used = sum(trie.num_tokens for trie in self._tries.values()) * self._bytes_per_token
+        return replace(self._stats, kv_bytes_used=used, kv_bytes_peak=used)
+
+    def reset_stats(self) -> None:
+        """Set the counters to zero; what is cached stays."""
+        self._stats = FakeStats()
+
+    def flush_cache(self) -> None:
+        """Forget every prefix."""
+        self._tries = {}
+
+    def path_tokens(self) -> tuple[int, int, int]:
+        """(tokens held once, tokens if each path had its own copy, paths) of what is cached."""
+        paths = [length for trie in self._tries.values() for length in trie.path_lengths()]
+        held = sum(trie.num_tokens for trie in self._tries.values())
+        return held, sum(paths), len(paths)
+
+    def tree_text(self, *, max_text: int = 40) -> str:
+        """A drawing of what is cached: tokens and text of every edge."""
+        held, _, num_paths = self.path_tokens()
+        drawn = [trie.draw(self.decode, max_text) for trie in self._tries.values()]
+        return "\n".join([f"radix tree: {held:,} tokens on {num_paths:,} paths", *drawn])
+
+    def audit(self) -> list[str]:
+        """Branches that nobody released, as violations."""
+        self.drain()
+        left = self.num_live_branches
+        return [f"{left} branches were never released"] if left else []
+
+    def drain(self) -> None:
+        """Wait until everything posted so far has run."""
+        done = threading.Event()
+        with suppress(RuntimeClosedError):
+            self.post(done.set)
+            done.wait(timeout=30)
+
+    def close(self) -> None:
+        """Refuse further work."""
+        self._worker.close()
+
+    def __enter__(self) -> FakeBackend:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- for branches -------------------------------------------------------------------
+
+    def post(self, work: Callable[[], None]) -> None:
+        """Run on the worker, in order of posting."""
+        self._worker.post(work)
+
+    def post_later(self, seconds: float, work: Callable[[], None]) -> None:
+        """Run on the worker after a time."""
+        self._worker.post(work, time.monotonic() + seconds)
+
+    def count_branches(self, change: int) -> None:
+        """Keep the number of branches that are not released."""
+        with self._worker.changed:
+            self.num_live_branches += change
+
+    def answer(
+        self, namespace: str, prompt: list[int], params: SamplingParams, constraint: Any
+    ) -> Plan:
+        """What a generation after this prompt will do."""
+        self._check_length(len(prompt))
+        text = self.codec.decode(prompt)
+        self.prompts.append(text)
+        answer = self._script(text, params, constraint)
+        if isinstance(answer, BaseException):
+            return Plan([], None, answer)
+        started = time.monotonic()
+        kept, reason, stop = self._cut(answer, len(prompt), params)
+        if constraint is not None:
+            reason = _check_constraint(constraint, kept, reason)
+        cached = self._trie(namespace).insert(prompt)
+        ids = self.codec.encode_run([kept], at_start=False)
+        usage = Usage(
+            num_prompt_tokens=len(prompt), num_cached_tokens=cached,
+            num_computed_tokens=len(prompt) - cached, num_generated_tokens=len(ids),
+            time_to_first_token_s=self.delay, total_s=time.monotonic() - started,
+        )  # fmt: skip
+        logprobs = fake_branch.fake_logprobs(prompt, ids, params)
+        completion = Completion(kept, tuple(ids), reason, stop, logprobs, usage)
+        return Plan(self._deltas(kept), completion, None)
+
+    def keep(self, namespace: str, tokens: list[int], completion: Completion) -> None:
+        """Cache a finished generation and count it.
+
+        A generation that ended by its length has sampled its last token and not computed it:
+        what follows computes it, once.
+        """
+        is_cut = completion.finish_reason == "length"
+        self._trie(namespace).insert(tokens[:-1] if is_cut else tokens)
+        old, usage = self._stats, completion.usage
+        self._stats = replace(
+            old,
+            num_prompt_tokens=old.num_prompt_tokens + usage.num_prompt_tokens,
+            num_cached_tokens=old.num_cached_tokens + usage.num_cached_tokens,
+            num_computed_tokens=old.num_computed_tokens + usage.num_computed_tokens,
+            num_generated_tokens=old.num_generated_tokens + usage.num_generated_tokens,
+        )
+
+    def score_options(
+        self, namespace: str, prompt: list[int], options: Sequence[str]
+    ) -> list[OptionScore]:
+        """Log-probabilities by the script."""
+        self._check_length(len(prompt))
+        text = self.codec.decode(prompt)
+        wanted = self._script(text, SamplingParams(), None) if self._scores is None else ""
+        if isinstance(wanted, BaseException):
+            raise wanted
+        self._trie(namespace).insert(prompt)
+        return [self._score_option(text, option, wanted) for option in options]
+
+    # -- inside -------------------------------------------------------------------------
+
+    def _trie(self, namespace: str) -> TokenTrie:
+        return self._tries.setdefault(namespace, TokenTrie())
+
+    def _check_length(self, length: int) -> None:
+        if length >= self._context_length:
+            raise PromptTooLongError(
+                f"the prompt has {length} tokens and the context of {self._model_name} is "
+                f"{self._context_length}; shorten it"
+            )
+
+    def _script(self, prompt: str, params: SamplingParams, constraint: Any) -> Answer:
+        answers = self._answers
+        if answers is None:
+            return _made_up(prompt, params, constraint)
+        if callable(answers):
+            found: Answer = answers(prompt, params)
+            return found
+        if isinstance(answers, list):
+            if not answers:
+                raise ScriptError(f"the script has no answer left for the prompt {prompt[-200:]!r}")
+            following: Answer = answers.pop(0)
+            return following
+        keys = [key for key in answers if key in prompt]
+        if not keys:
+            raise ScriptError(
+                f"no key of the script is in the prompt {prompt[-200:]!r}; keys: "
+                f"{', '.join(map(repr, answers))}"
+            )
+        best = max(keys, key=lambda key: (prompt.rfind(key) + len(key), len(key)))
+        answer: Answer = answers[best]
+        return answer
+
+    def _cut(
+        self, answer: str, prompt_length: int, params: SamplingParams
+    ) -> tuple[str, Literal["eos", "stop", "length", "constraint"], str | None]:
+        floor = len(self._within(answer, params.min_tokens))
+        hits = [(at, stop) for stop in params.stop if (at := answer.find(stop, floor)) >= 0]
+        for pattern in params.stop_regex:
+            match = re.compile(pattern).search(answer, floor)
+            hits += [(match.start(), pattern)] if match else []
+        room = min(params.max_tokens, self._context_length - prompt_length)
+        text, stop = (answer[: min(hits)[0]], min(hits)[1]) if hits else (answer, None)
+        short = self._within(text, room)
+        if len(short) < len(text):
+            return short, "length", None
+        return text, ("stop" if hits else "eos"), stop
+
+    def _within(self, text: str, num_tokens: int) -> str:
+        """The longest beginning of whole characters with at most this many tokens."""
+        ids = self.codec.encode_run([text], at_start=False)
+        if len(ids) <= num_tokens:
+            return text
+        return self.codec.decode(ids[:num_tokens]).rstrip("�")
+
+    def _deltas(self, text: str) -> list[Delta]:
+        pieces = [text[at : at + self._piece] for at in range(0, len(text), self._piece)]
+        return [Delta(p, tuple(self.codec.encode_run([p], at_start=False))) for p in pieces]
+
+    def _score_option(self, prompt: str, option: str, wanted: str) -> OptionScore:
+        ids = tuple(self.codec.encode_run([option], at_start=False))
+        if self._scores is not None:
+            given = self._scores
+            each = given(prompt, option) if callable(given) else given[option]
+            return OptionScore(option, ids, (float(each),) * len(ids), (False,) * len(ids))
+        goal = self.codec.encode_run([wanted], at_start=False)
+        same = next((at for at, pair in enumerate(zip(ids, goal, strict=False))
+                     if pair[0] != pair[1]), min(len(ids), len(goal)))  # fmt: skip
+        greedy = tuple(index < same for index in range(len(ids)))
+        return OptionScore(option, ids, tuple(-0.1 if hit else -3.0 for hit in greedy), greedy)
+
+
+def _made_up(prompt: str, params: SamplingParams, constraint: Any) -> Answer:
+    digest = hashlib.blake2b(f"{params.seed}|{prompt}".encode("utf-8", "surrogatepass")).digest()
+    if isinstance(constraint, Choices):
+        return constraint.options[digest[0] % len(constraint.options)]
+    if constraint is not None:
+        return ScriptError(f"the script is empty and cannot make up a text for {constraint!r}")
+    return " ".join(_WORDS[byte % len(_WORDS)] for byte in digest[:3])
+
+
+def _check_constraint(constraint: Any, text: str, reason: str) -> Literal["constraint"]:
+    """Only what the standard library can tell: that is enough to catch a wrong script."""
+    if isinstance(constraint, Regex):
+        fits = re.fullmatch(constraint.pattern, text, re.DOTALL) is not None
+    elif isinstance(constraint, Choices):
+        fits = text in constraint.options
+    elif isinstance(constraint, JsonSchema):
+        fits = _is_json(text)
+    else:
+        fits = True
+    if not fits and reason == "length":
+        raise IncompleteError(f"max_tokens was reached inside {constraint!r}: {text!r}", text)
+    if not fits:
+        raise ScriptError(f"the script's answer {text!r} does not satisfy {constraint!r}")
+    return "constraint"
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+FakeModel = FakeBackend

@@ -1,0 +1,295 @@
+"""The fake's branches: a linked list of contents, operations run in order by one worker."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from radixlang.errors import CancelledError, RequestError, RuntimeClosedError
+from radixlang.protocol import (
+    Branch,
+    Completion,
+    Delta,
+    Generation,
+    OptionScore,
+    TokenLogprob,
+    check_next_in,
+)
+from radixlang.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from radixlang.testing import FakeBackend
+
+
+class Link:
+    """One content of a branch, behind what came before it."""
+
+    __slots__ = ("content", "parent")
+
+    def __init__(self, parent: Link | None, content: str | tuple[int, ...]) -> None:
+        self.parent = parent
+        self.content = content
+
+
+class FakeBranch:
+    """A Branch of the FakeBackend. Operations queue while a generation streams with a delay."""
+
+    __slots__ = ("backend", "busy", "error", "is_open", "namespace", "queue", "running", "tail")
+
+    def __init__(
+        self, backend: FakeBackend, namespace: str, tail: Link | None = None, busy: bool = False
+    ) -> None:
+        self.backend = backend
+        self.namespace = namespace
+        self.tail = tail
+        self.busy = busy
+        self.is_open = True
+        self.error: BaseException | None = None
+        self.queue: deque[Callable[[], None]] | None = None
+        self.running: Generation | None = None
+
+    # -- the protocol: every method posts and returns -----------------------------------
+
+    def extend(self, content: str | Sequence[int]) -> None:
+        """Queue text or token ids."""
+        held = content if isinstance(content, str) else tuple(content)
+        self._post(partial(self._extend, held))
+
+    def generate(self, params: SamplingParams, constraint: Any | None = None) -> Generation:
+        """Queue a generation by the script."""
+        generation = Generation()
+        generation._on_cancel = partial(self._cancel_generation, generation)
+        self._post(partial(self._generate, params, constraint, generation), generation)
+        return generation
+
+    def score(self, options: Sequence[str]) -> Future[list[OptionScore]]:
+        """Queue the scoring of options by the script."""
+        future: Future[list[OptionScore]] = Future()
+        self._post(partial(self._score, tuple(options), future), future)
+        return future
+
+    def fork(self, n: int) -> list[Branch]:
+        """n branches that share the list so far."""
+        children = [FakeBranch(self.backend, self.namespace, busy=True) for _ in range(n)]
+        self.backend.count_branches(n)
+        self._post(partial(self._fork, children))
+        return list[Branch](children)
+
+    def tokens(self) -> Future[tuple[int, ...]]:
+        """Queue a reading of the token ids."""
+        future: Future[tuple[int, ...]] = Future()
+        self._post(partial(self._tokens, future), future)
+        return future
+
+    def expect(self, next_in: int | None) -> None:
+        """Queue a hint; the backend lists it in `expected`."""
+        self._post(partial(self._expect, check_next_in(next_in)))
+
+    def cancel(self) -> None:
+        """Fail what is queued or running, then release."""
+        self.backend.post(self._cancel)
+
+    def release(self) -> None:
+        """Free the branch behind its queued operations; again does nothing."""
+        self._post(self._release)
+
+    # -- on the worker ------------------------------------------------------------------
+
+    def _post(self, work: Callable[[], None], future: Future[Any] | None = None) -> None:
+        try:
+            self.backend.post(partial(self._in_turn, work))
+        except RuntimeClosedError as error:
+            if future is None:
+                return  # nothing to extend or free any more
+            _fail(future, error)
+
+    def _in_turn(self, work: Callable[[], None]) -> None:
+        if self.busy:
+            if self.queue is None:
+                self.queue = deque()
+            self.queue.append(work)
+        else:
+            work()
+
+    def resume(self) -> None:
+        """The branch is idle again: run what has queued."""
+        self.busy = False
+        while self.queue and not self.busy:
+            self.queue.popleft()()
+        if not self.queue:
+            self.queue = None
+
+    def _extend(self, content: str | tuple[int, ...]) -> None:
+        if self.is_open:
+            if not isinstance(content, str):
+                self.settle()  # text before token ids is a run of its own
+            self.tail = Link(self.tail, content)
+
+    def _expect(self, next_in: int | None) -> None:
+        if self.is_open and self.error is None:
+            pieces: list[str] = []
+            link = self.tail
+            while link is not None:
+                content = link.content
+                pieces.append(content if isinstance(content, str) else self.backend.decode(content))
+                link = link.parent
+            self.backend.expected.append(("".join(reversed(pieces)), next_in))
+
+    def _fork(self, children: list[FakeBranch]) -> None:
+        for child in children:
+            child.tail = self.tail
+            child.error = self.error or self._closed_error()
+            child.resume()
+
+    def _closed_error(self) -> BaseException | None:
+        return None if self.is_open else RequestError("the branch was released before this call")
+
+    def _tokens(self, future: Future[tuple[int, ...]]) -> None:
+        error = self.error or self._closed_error()
+        if error is not None:
+            _fail(future, error)
+        else:
+            future.set_result(tuple(self.settle()))
+
+    def settle(self) -> list[int]:
+        """All token ids; the pending run of text is tokenised and kept as tokens."""
+        pending: list[str] = []
+        link = self.tail
+        while link is not None and isinstance(link.content, str):
+            pending.append(link.content)
+            link = link.parent
+        if pending:
+            ids = self.backend.codec.encode_run(pending[::-1], at_start=link is None)
+            self.tail = Link(link, tuple(ids))
+        chunks: list[tuple[int, ...]] = []
+        link = self.tail
+        while link is not None:
+            assert isinstance(link.content, tuple)
+            chunks.append(link.content)
+            link = link.parent
+        return [token for chunk in reversed(chunks) for token in chunk]
+
+    def _score(self, options: tuple[str, ...], future: Future[list[OptionScore]]) -> None:
+        error = self.error or self._closed_error()
+        try:
+            if error is not None:
+                raise error
+            future.set_result(self.backend.score_options(self.namespace, self.settle(), options))
+        except Exception as failure:
+            self.error = failure
+            _fail(future, failure)
+
+    def _generate(self, params: SamplingParams, constraint: Any, generation: Generation) -> None:
+        error = self.error or self._closed_error()
+        if generation.done():
+            return
+        if error is not None:
+            generation.fail(error)
+            return
+        try:
+            plan = self.backend.answer(self.namespace, self.settle(), params, constraint)
+        except Exception as failure:
+            self.error = failure
+            generation.fail(failure)
+            return
+        self.running = generation
+        self.busy = True
+        self._play(generation, plan.deltas, 0, plan.completion, plan.error)
+
+    def _play(
+        self, generation: Generation, deltas: list[Delta], index: int,
+        completion: Completion | None, error: BaseException | None,
+    ) -> None:  # fmt: skip
+        """Push deltas one by one, each after the delay; then end."""
+        while index < len(deltas):
+            if generation.done():
+                return
+            if self.backend.delay:
+                step = partial(self._push_then_play, generation, deltas, index, completion, error)
+                self.backend.post_later(self.backend.delay, step)
+                return
+            generation.push(deltas[index])
+            index += 1
+        self._end(generation, completion, error)
+
+    def _push_then_play(
+        self, generation: Generation, deltas: list[Delta], index: int,
+        completion: Completion | None, error: BaseException | None,
+    ) -> None:  # fmt: skip
+        if not generation.done():
+            generation.push(deltas[index])
+            self._play(generation, deltas, index + 1, completion, error)
+
+    def _end(
+        self, generation: Generation, completion: Completion | None, error: BaseException | None
+    ) -> None:
+        self.running = None
+        if error is not None:
+            self.error = error
+            generation.fail(error)
+        elif completion is not None:
+            self.tail = Link(self.tail, completion.token_ids)
+            self.backend.keep(self.namespace, self.settle(), completion)
+            generation.set_result(completion)
+        self.resume()
+
+    def _cancel_generation(self, generation: Generation) -> None:
+        self.backend.post(partial(self._stop, generation))
+
+    def _stop(self, generation: Generation) -> None:
+        if not generation.done():
+            self.error = CancelledError("the generation was cancelled by its owner")
+            generation.fail(self.error)
+            if self.running is generation:
+                self.running = None
+                self.resume()
+
+    def _cancel(self) -> None:
+        self.error = self.error or CancelledError("the branch was cancelled by its owner")
+        if self.running is not None:
+            self._stop(self.running)
+        self.resume()
+        self._release()
+
+    def _release(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            self.tail = None
+            self.backend.count_branches(-1)
+
+
+def _fail(future: Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+class Plan:
+    """What a generation will do: deltas, then a completion or an error."""
+
+    __slots__ = ("completion", "deltas", "error")
+
+    def __init__(
+        self, deltas: list[Delta], completion: Completion | None, error: BaseException | None
+    ) -> None:
+        self.deltas = deltas
+        self.completion = completion
+        self.error = error
+
+
+def fake_logprobs(
+    prompt: Sequence[int], token_ids: Sequence[int], params: SamplingParams
+) -> tuple[TokenLogprob, ...] | None:
+    """Reproducible log-probabilities between -1 and 0, from a hash of prompt and token."""
+    if not params.logprobs and not params.top_logprobs:
+        return None
+    found = []
+    for index, token in enumerate(token_ids):
+        key = f"{len(prompt)}|{index}|{token}".encode()
+        value = -hashlib.blake2b(key, digest_size=1).digest()[0] / 256
+        others = tuple((token + step, value - step) for step in range(params.top_logprobs))
+        found.append(TokenLogprob(token, value, others))
+    return tuple(found)

@@ -1,0 +1,16 @@
+"""Constraints compiled to token masks, and finished texts checked against them.
+
+It knows specifications and a vocabulary. It knows no branch, no step and no memory.
+"""
+
+__all__ = [
+    "completion",
+    "explain",
+    "grammar",
+    "lowering",
+    "matcher",
+    "regular_completion",
+    "schema",
+    "time_limit",
+    "vocabulary",
+]

@@ -1,0 +1,155 @@
+"""Finished texts against compiled constraints: accepted or not, why, and what they bind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from radixlang.constraints.specs import Capture, Constraint, Match, Sequence
+from radixlang.errors import ConstraintError
+
+if TYPE_CHECKING:
+    from radixlang.runtime.constraints.matcher import CompiledConstraint, Matcher
+
+MAX_LISTED = 12
+_CHUNK = 4096
+
+
+def explain_text(compiled: CompiledConstraint, text: str) -> Match:
+    """What a byte-level constraint says of a text."""
+    matcher = compiled.matcher()
+    data = text.encode("utf-8", "surrogatepass")
+    taken = consume_longest(matcher, data)
+    if taken < len(data):
+        position = len(data[:taken].decode("utf-8", "ignore"))
+        matcher = _at_character(compiled, data, taken)
+        return Match("rejected", position, describe_next(matcher))
+    if not matcher.is_complete:
+        return Match("incomplete", len(text), describe_next(matcher))
+    try:
+        compiled.check(text)
+    except ConstraintError as error:
+        return Match("rejected", len(text), str(error))
+    return Match("accepted", len(text), captures=compiled.captures(text))
+
+
+def consume_longest(matcher: Matcher, data: bytes) -> int:
+    """Consume as many bytes as are a valid beginning; returns how many."""
+    taken = 0
+    while taken < len(data):
+        chunk = list(data[taken : taken + _CHUNK])
+        num = matcher.num_valid(chunk)
+        matcher.consume(chunk[:num])
+        taken += num
+        if num < len(chunk):
+            break
+    return taken
+
+
+def _at_character(compiled: CompiledConstraint, data: bytes, taken: int) -> Matcher:
+    """A matcher before the character in which the text went wrong."""
+    while taken < len(data) and taken > 0 and data[taken] & 0xC0 == 0x80:
+        taken -= 1
+    matcher = compiled.matcher()
+    consume_longest(matcher, data[:taken])
+    return matcher
+
+
+def describe_next(matcher: Matcher) -> str:
+    """What may stand next, in words."""
+    try:
+        row = matcher.allowed_row()
+    except ConstraintError as error:
+        return str(error)
+    forced = b"".join(
+        matcher.compiled.vocabulary.token_bytes[token] for token in matcher.forced_tokens()
+    ).decode("utf-8", "ignore")
+    if forced:
+        return repr(forced)
+    parts = _first_characters(row, matcher.compiled.vocabulary.token_bytes)
+    if matcher.is_complete:
+        parts.append("the end")
+    return " or ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)
+
+
+def _first_characters(row: np.ndarray, token_bytes: list[bytes]) -> list[str]:
+    bits = np.unpackbits(row.view(np.uint8), bitorder="little")[: len(token_bytes)]
+    firsts = {piece[0] for i in np.flatnonzero(bits) if (piece := token_bytes[i])}
+    parts = _ranges(sorted(code for code in firsts if code < 0x80))
+    if any(code >= 0x80 for code in firsts):
+        parts.append("a character beyond ASCII")
+    return parts if len(parts) <= MAX_LISTED else [*parts[:MAX_LISTED], "…"]
+
+
+def _ranges(codes: list[int]) -> list[str]:
+    """'a'–'z' for runs of three or more."""
+    runs: list[list[int]] = []
+    for code in codes:
+        if runs and code == runs[-1][1] + 1:
+            runs[-1][1] = code
+        else:
+            runs.append([code, code])
+    parts = []
+    for low, high in runs:
+        ends = [repr(chr(low)), repr(chr(high))]
+        parts.extend([ends[0]] if low == high else ends if high == low + 1 else ["–".join(ends)])
+    return parts
+
+
+def capture_parts(
+    spec: Constraint, text: str, compile_bytes: Callable[[Any], CompiledConstraint]
+) -> dict[str, str]:
+    """Variables that the captures of a Sequence bind; each part takes as much as it can."""
+    if not isinstance(spec, Sequence) or not any(isinstance(p, Capture) for p in spec.parts):
+        return {}
+    data = text.encode()
+    ends = _split(spec.parts, data, 0, compile_bytes, {})
+    found: dict[str, str] = {}
+    start = 0
+    for part, end in zip(spec.parts, ends or (), strict=False):
+        if isinstance(part, Capture):
+            piece = data[start:end].decode()
+            found[part.name] = piece
+            found.update(compile_bytes(part.constraint).captures(piece))
+        elif not isinstance(part, str):
+            found.update(compile_bytes(part).captures(data[start:end].decode()))
+        start = end
+    return found
+
+
+def _split(
+    parts: tuple[Any, ...], data: bytes, start: int,
+    compile_bytes: Callable[[Any], CompiledConstraint],
+    failed: dict[tuple[int, int], None],
+) -> list[int] | None:  # fmt: skip
+    """Where each part ends, the first part being as long as possible; None if nowhere."""
+    if not parts:
+        return [] if start == len(data) else None
+    if (len(parts), start) in failed:
+        return None
+    for end in reversed(_ends(parts[0], data, start, compile_bytes)):
+        rest = _split(parts[1:], data, end, compile_bytes, failed)
+        if rest is not None:
+            return [end, *rest]
+    failed[len(parts), start] = None
+    return None
+
+
+def _ends(
+    part: Any, data: bytes, start: int, compile_bytes: Callable[[Any], CompiledConstraint]
+) -> list[int]:
+    """Every place where a part that begins at `start` can end."""
+    if isinstance(part, str):
+        literal = part.encode()
+        return [start + len(literal)] if data.startswith(literal, start) else []
+    matcher = compile_bytes(part.constraint if isinstance(part, Capture) else part).matcher()
+    ends = [start] if matcher.is_complete else []
+    for place in range(start, len(data)):
+        if not matcher.num_valid([data[place]]):
+            break
+        matcher.consume([data[place]])
+        if matcher.is_complete:
+            ends.append(place + 1)
+    return ends

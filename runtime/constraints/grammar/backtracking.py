@@ -1,0 +1,127 @@
+"""Regexes with which a backtracking matcher, such as lark's lexer, may try for ever.
+
+`(a+)+b` lets it cut one run of a's in exponentially many ways before it says that there is no b.
+The masks have no such trouble; lark, which reads the finished text once more, has.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from radixlang.runtime.constraints.grammar.character_sets import alphabet, first_characters, overlap
+from radixlang.runtime.constraints.grammar.pattern import (
+    Alt,
+    And,
+    Cat,
+    Chars,
+    Not,
+    Pattern,
+    Repeat,
+    Text,
+    chars,
+    is_nullable,
+)
+
+MAX_CUTS = 24  # repetitions of what can be cut in two ways: 2**24 ways, a second of them
+MAX_COMPARED = 200  # options of which each pair is looked at
+
+
+def backtracks(pattern: Pattern, is_followed: bool = False) -> bool:
+    """Whether a backtracking matcher may need exponential time for a text of this pattern.
+
+    So it is where a repetition without end repeats what can be cut in several ways (another
+    repetition that nothing of its own sets apart, or options that begin alike), and something
+    that may fail to match follows it.
+
+    Args:
+        pattern: a token, of which the beginning of a text is matched.
+        is_followed: something must come after it.
+    """
+    match pattern:
+        case Text() | Chars():
+            return False
+        case Cat(parts):
+            last = max((i for i, part in enumerate(parts) if not is_nullable(part)), default=0)
+            here = parts if is_followed else parts[:last]
+            return _num_blurred(here) > 2 or any(
+                backtracks(part, is_followed or index < last) for index, part in enumerate(parts)
+            )
+        case Alt(options):
+            return any(backtracks(option, is_followed) for option in options)
+        case Repeat(body, _, most):
+            is_long = most is None or most > MAX_CUTS
+            return backtracks(body, is_followed) or (
+                is_followed and is_long and _is_ambiguous(body)
+            )
+        case And(left, right):
+            return backtracks(left, True) or backtracks(right, True)
+        case Not(body):
+            return backtracks(body, True)
+
+
+def _is_ambiguous(body: Pattern) -> bool:
+    """Whether repetitions of a body may be cut apart in more than one way."""
+    match body:
+        case Text() | Chars():
+            return False
+        case Alt(options):
+            return any(map(_is_ambiguous, options)) or _begin_alike(options)
+        case Repeat(inner, least, most):
+            return least != most or _is_ambiguous(inner)
+        case Cat(parts):
+            return any(
+                (isinstance(part, Alt) and _begin_alike(part.options))
+                or (_varies(part) and not _is_set_apart(part, parts))
+                for part in parts
+            )
+        case And(left, _):
+            return _is_ambiguous(left)
+        case Not():
+            return True
+
+
+def _varies(part: Pattern) -> bool:
+    return isinstance(part, (Repeat, And)) and not (
+        isinstance(part, Repeat) and part.least == part.most
+    )
+
+
+def _is_set_apart(part: Pattern, parts: tuple[Pattern, ...]) -> bool:
+    """Whether something that must stand beside a part begins with what the part cannot hold."""
+    inside = alphabet(part)
+    others = [p for p in parts if p is not part and not is_nullable(p)]
+    return any(not overlap(first_characters(other), inside) for other in others)
+
+
+def _begin_alike(options: tuple[Pattern, ...]) -> bool:
+    """Whether two options can begin with one character and go on as the repetition could."""
+    if len(options) > MAX_COMPARED:
+        return not all(isinstance(option, Text) for option in options)
+    first = chars(r for option in options for r in first_characters(option).ranges)
+    return any(_alike(x, y, first) for x, y in combinations(options, 2))
+
+
+def _alike(x: Pattern, y: Pattern, first: Chars) -> bool:
+    if not (isinstance(x, Text) and isinstance(y, Text)):
+        return overlap(first_characters(x), first_characters(y))
+    short, long = sorted((x.value, y.value), key=len)
+    rest = long[len(short) :] if long.startswith(short) else ""
+    return bool(rest) and overlap(chars([(ord(rest[0]), ord(rest[0]))]), first)
+
+
+def _num_blurred(parts: tuple[Pattern, ...]) -> int:
+    """Neighbouring repetitions without end that share characters."""
+    longest = run = 0
+    last: Chars | None = None
+    for part in parts:
+        here = alphabet(part) if isinstance(part, Repeat) and part.most is None else None
+        if here is not None and last is not None and overlap(here, last):
+            run += 1
+        elif here is not None:
+            run = 1
+        elif last is not None and overlap(alphabet(part), last):
+            continue  # what stands between them could be of the repetition itself
+        else:
+            run = 0
+        last, longest = here or None, max(longest, run)
+    return longest

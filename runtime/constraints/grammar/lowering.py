@@ -1,0 +1,258 @@
+"""lark grammars lowered to the mask engine: rules one by one, with ignored text spelled out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import lark
+from lark.exceptions import LarkError, UnexpectedInput
+
+from radixlang.constraints.specs import Grammar
+from radixlang.errors import (
+    ConstraintError,
+    InvalidConstraintError,
+)
+from radixlang.runtime.constraints.grammar.loading import (
+    MAX_EARLEY_CHARS,
+    LoadedGrammar,
+    load,
+)
+from radixlang.runtime.constraints.grammar.pattern import NOTHING, Pattern, to_terminal
+from radixlang.runtime.constraints.grammar.subprocess_check import check_outside
+from radixlang.runtime.constraints.grammar.terminals import (
+    LoweredTerminals,
+    ignored_text,
+    lower_terminals,
+)
+from radixlang.runtime.constraints.grammar.unbounded import may_force
+from radixlang.runtime.constraints.time_limit import within
+
+MAX_CHECK_S = 2.0
+NO_FORCING = '%llguidance {"no_forcing": true}'
+
+Expansion = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredGrammar:
+    """A grammar in the engine's terms.
+
+    Args:
+        text: the engine's grammar.
+        forces: whether the engine can be asked for forced text.
+        warnings: what the masks cannot see.
+        check: raises a ConstraintError for a finished text that lark itself does not parse;
+            None where its lexer has no bound on its time, and the masks say all.
+        parse: lark's tree of a finished text.
+        captures: the text of each rule that is to be bound.
+    """
+
+    text: str
+    forces: bool
+    warnings: tuple[str, ...]
+    check: Callable[[str], None] | None
+    parse: Callable[[str], Any]
+    captures: Callable[[str], dict[str, str]]
+
+
+def lower_grammar(spec: Grammar) -> LoweredGrammar:
+    """A lark grammar in the engine's terms.
+
+    Raises:
+        InvalidConstraintError: lark refuses the grammar.
+        UnsupportedConstraintError: a construct cannot be lowered; its name and place are given.
+    """
+    loaded = load(spec)
+    terminals = lower_terminals(loaded)
+    writer = _Writer(loaded, terminals)
+    parser = FinishedText(loaded)
+    return LoweredGrammar(
+        "\n".join(writer.lines()),
+        writer.forces,
+        tuple(terminals.warnings),
+        None if loaded.slow and not terminals.warnings else parser.check,
+        parser.tree,
+        parser.captures,
+    )
+
+
+class _Writer:
+    """Writes the engine's grammar; names are numbered, so that none can clash."""
+
+    def __init__(self, loaded: LoadedGrammar, terminals: LoweredTerminals) -> None:
+        self.loaded, self.terminals = loaded, terminals
+        self.names: dict[tuple[str, tuple[str, ...]], str] = {}
+        self.rule_names: dict[str, str] = {}
+        for rule in loaded.rules:
+            self.rule_names.setdefault(str(rule.origin.name), f"rule{len(self.rule_names)}")
+        ignored = [terminals.pattern(n, terminals.rivals(n, None)) for n in sorted(loaded.ignored)]
+        self.blank, self.comment = ignored_text(ignored, loaded.spec.whitespace)
+        self.has_gap = (self.blank, self.comment) != (NOTHING, NOTHING)
+        self.rules: dict[str, list[Expansion]] = {n: [] for n in self.rule_names.values()}
+        for rule in loaded.rules:
+            self.rules[self.rule_names[str(rule.origin.name)]].append(self._expansion(rule))
+        self._drop_endless()
+
+    def _drop_endless(self) -> None:
+        """Drop what can never come to an end: a mask must not lead into it."""
+        ending: set[str] = set()
+        while True:
+            found = {n for n, es in self.rules.items() if any(_ends(e, ending) for e in es)}
+            if found == ending:
+                break
+            ending = found
+        if self.rule_names[self.loaded.spec.start] not in ending:
+            raise InvalidConstraintError(
+                f"rule {self.loaded.spec.start} can match no text: it never comes to an end"
+            )
+        kept = {n: [e for e in self.rules[n] if _ends(e, ending)] for n in ending}
+        self.rules = {name: kept[name] for name in self.rules if name in kept}
+
+    def lines(self) -> Iterator[str]:
+        gap = "gap " if self.has_gap else ""
+        if not self.forces:
+            yield NO_FORCING
+        yield f"start: {gap}{self.rule_names[self.loaded.spec.start]}"
+        for name, expansions in self.rules.items():
+            yield from self._rule(name, expansions)
+        for own, pattern in self.patterns.items():
+            yield f"{own}: {to_terminal(pattern)}"
+        if gap:
+            yield from self._gap()
+        yield ""
+
+    def _gap(self) -> Iterator[str]:
+        """Blanks and comments are terminals of their own: a lexer does not go back from the blank
+        and the slash of ` /` to the blank, where a comment or a division may begin."""
+        blank = 'BLANK | ""' if self.blank != NOTHING else '""'
+        if self.blank != NOTHING:
+            yield f"BLANK: {to_terminal(self.blank)}"
+        if self.comment == NOTHING:
+            yield f"gap: {blank}"
+            return
+        yield f"COMMENT: {to_terminal(self.comment)}"
+        yield f"blank: {blank}"
+        yield "gap: blank | gap COMMENT blank"
+
+    @cached_property
+    def patterns(self) -> dict[str, Pattern]:
+        """Each terminal of the engine's grammar."""
+        return {own: self.terminals.pattern(*key) for key, own in self.names.items()}
+
+    @cached_property
+    def forces(self) -> bool:
+        """Whether the engine may be asked for forced text: it would not run on for ever."""
+        return not any(map(may_force, [*self.patterns.values(), self.comment]))
+
+    def _expansion(self, rule: Any) -> Expansion:
+        words: list[str] = []
+        for index, symbol in enumerate(rule.expansion):
+            if not symbol.is_term:
+                words.append(self.rule_names[str(symbol.name)])
+                continue
+            words.append(self._terminal(str(symbol.name), (rule, index)))
+            words.extend(["gap"] if self.has_gap else [])
+        return tuple(words)
+
+    def _terminal(self, name: str, place: tuple[Any, int]) -> str:
+        key = (name, self.terminals.rivals(name, place))
+        return self.names.setdefault(key, f"TERM{len(self.names)}")
+
+    def _rule(self, own: str, expansions: list[Expansion]) -> Iterator[str]:
+        """A rule; one that recurs at its right end is turned around (A: x A | y is x* y)."""
+        loops = [e[:-1] for e in expansions if len(e) > 1 and e[-1] == own and own not in e[:-1]]
+        others = [e for e in expansions if own not in e]
+        if loops and others and len(loops) + len(others) == len(expansions):
+            yield f"{own}: {own}_loop {own}_end | {own}_end"
+            yield f"{own}_loop: {_options(loops)} | {own}_loop ({_options(loops)})"
+            yield f"{own}_end: {_options(others)}"
+            return
+        yield f"{own}: {_options(expansions)}"
+
+
+def _ends(expansion: Expansion, ending: set[str]) -> bool:
+    return all(word in ending or not word.startswith("rule") for word in expansion)
+
+
+def _options(expansions: list[Expansion]) -> str:
+    return " | ".join(" ".join(expansion) or '""' for expansion in expansions)
+
+
+class FinishedText:
+    """lark's verdict on a finished text: LALR first, Earley where it is allowed and affordable."""
+
+    def __init__(self, loaded: LoadedGrammar) -> None:
+        self.loaded = loaded
+
+    def tree(self, text: str) -> Any:
+        """lark's tree.
+
+        Raises:
+            ConstraintError: lark does not parse the text.
+        """
+        parsers = [p for p in (self.loaded.lalr, self.loaded.earley) if p is not None]
+        error: Exception | None = None
+        for parser in parsers:
+            if parser is self.loaded.earley and len(text) > MAX_EARLEY_CHARS:
+                if error is None:
+                    raise ConstraintError(
+                        f"the text has {len(text):,} characters, too many for an Earley parse "
+                        f"(at most {MAX_EARLEY_CHARS:,}); make the grammar LALR"
+                    )
+                break
+            try:
+                return parser.parse(text)
+            except (LarkError, RecursionError) as failure:
+                error = error or failure
+        raise ConstraintError(f"lark does not parse the finished text: {_brief(error, text)}")
+
+    def check(self, text: str) -> None:
+        """Raises a ConstraintError where lark does not parse a text, or not soon enough."""
+        if self.loaded.slow:
+            check_outside(self.loaded.spec, text)
+            return
+        try:
+            within(MAX_CHECK_S, lambda: self.tree(text))
+        except TimeoutError as error:
+            raise ConstraintError(
+                f"lark's parse of the finished text is too slow: {error}"
+            ) from None
+
+    def captures(self, text: str) -> dict[str, str]:
+        """The text of the first node of each captured name."""
+        if not self.loaded.spec.captures:
+            return {}
+        tree = self.tree(text)
+        found: dict[str, str] = {}
+        for node in _in_order(tree):
+            name, span = _span(node)
+            if name in self.loaded.spec.captures and span is not None:
+                found.setdefault(name, text[span[0] : span[1]])
+        return found
+
+
+def _in_order(tree: Any) -> Iterator[Any]:
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        yield node
+        if isinstance(node, lark.Tree):
+            todo.extend(reversed(node.children))
+
+
+def _span(node: Any) -> tuple[str, tuple[int, int] | None]:
+    if isinstance(node, lark.Tree):
+        empty = getattr(node.meta, "empty", True)
+        return str(node.data), None if empty else (node.meta.start_pos, node.meta.end_pos)
+    if isinstance(node, lark.Token):
+        return str(node.type), (int(node.start_pos or 0), int(node.end_pos or 0))
+    return "", None
+
+
+def _brief(error: Exception | None, text: str) -> str:
+    if isinstance(error, UnexpectedInput):
+        return f"line {error.line}, column {error.column}\n{error.get_context(text)}"
+    return str(error)

@@ -1,0 +1,224 @@
+"""lark's terminals as patterns that lark's own lexer would cut out of a text.
+
+A contextual lexer tries the terminals that a parser state accepts in a fixed order and takes the
+first that matches. What an earlier one would take is subtracted from the later one, for every
+pair that some state accepts together.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+from lark.lexer import PatternStr
+from lark.parsers.lalr_analysis import LALR_Analyzer
+
+from radixlang.errors import UnsupportedConstraintError
+from radixlang.runtime.constraints.grammar.character_sets import first_characters
+from radixlang.runtime.constraints.grammar.error_location import locate, locate_symbol
+from radixlang.runtime.constraints.grammar.loading import LoadedGrammar
+from radixlang.runtime.constraints.grammar.pattern import (
+    ANY_CHAR,
+    ANY_TEXT,
+    NOTHING,
+    Alt,
+    And,
+    Cat,
+    Chars,
+    Not,
+    Pattern,
+    Repeat,
+    Text,
+    alt,
+    both,
+    cat,
+    repeat,
+)
+from radixlang.runtime.constraints.grammar.python_regex import translate
+
+MAX_PAIRS = 500_000  # a thousand terminals in one place
+
+_BLANKS = frozenset(range(9, 14)) | {32, 0x85, 0xA0}
+
+
+@dataclass(slots=True)
+class LoweredTerminals:
+    """Patterns of a grammar's terminals.
+
+    Args:
+        whole: the pattern of each terminal by itself.
+        losses: what a terminal loses to another where a parser state accepts both.
+        beside: by rule and place in it, the terminals that its parser states accept there.
+        warnings: what the masks cannot see.
+    """
+
+    whole: dict[str, Pattern] = field(default_factory=dict)
+    losses: dict[str, dict[str, Pattern]] = field(default_factory=dict)
+    beside: dict[tuple[Any, int], set[str]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def rivals(self, name: str, place: tuple[Any, int] | None) -> tuple[str, ...]:
+        """The terminals to which one loses something at a place; everywhere, for None."""
+        losses = self.losses.get(name, {})
+        if place is None:
+            return tuple(losses)
+        return tuple(other for other in losses if other in self.beside.get(place, ()))
+
+    def pattern(self, name: str, rivals: tuple[str, ...]) -> Pattern:
+        """What the lexer takes for a terminal beside its rivals."""
+        if not rivals:
+            return self.whole[name]
+        return both(self.whole[name], Not(alt(*(self.losses[name][r] for r in rivals))))
+
+
+def lower_terminals(loaded: LoadedGrammar) -> LoweredTerminals:
+    """Patterns of every terminal of a grammar.
+
+    Raises:
+        UnsupportedConstraintError: a regex holds what masks cannot follow; with its place.
+    """
+    lowered = LoweredTerminals()
+    loose: set[str] = set()  # terminals whose surroundings could not be looked at
+    for terminal in loaded.terminals:
+        pattern, dropped = _translate(loaded, terminal)
+        lowered.whole[terminal.name] = pattern
+        if dropped:
+            loose.add(terminal.name)
+            lowered.warnings.append(
+                f"terminal {_shown(terminal)}: {', '.join(sorted(set(dropped)))} at its end is "
+                "not in the masks; the finished text is checked by lark"
+            )
+    if loaded.lalr is not None:
+        _subtract(loaded, lowered, loose)
+    return lowered
+
+
+def _translate(loaded: LoadedGrammar, terminal: Any) -> tuple[Pattern, list[str]]:
+    pattern = terminal.pattern
+    if isinstance(pattern, PatternStr) and not pattern.flags:
+        return Text(pattern.value), []
+    try:
+        found = translate(pattern.to_regexp(), whole=False)
+    except UnsupportedConstraintError as error:
+        reason = str(error).splitlines()[0].split(" (column")[0].split(", in the regex")[0]
+        raise UnsupportedConstraintError(_place(loaded, terminal, reason)) from None
+    return found.pattern, found.dropped
+
+
+def _place(loaded: LoadedGrammar, terminal: Any, reason: str) -> str:
+    message = f"terminal {_shown(terminal)}: {reason}"
+    raw = getattr(terminal.pattern, "raw", None)
+    if raw and raw in loaded.spec.text:
+        return locate(loaded.spec.text, re.escape(raw), message)
+    return locate_symbol(loaded.spec.text, terminal.name, message)
+
+
+def _shown(terminal: Any) -> str:
+    raw = getattr(terminal.pattern, "raw", None)
+    return raw if raw and terminal.name.startswith("__") else str(terminal.name)
+
+
+def _subtract(loaded: LoadedGrammar, lowered: LoweredTerminals, loose: set[str]) -> None:
+    """Find what each terminal loses to the others that a state accepts beside it."""
+    order = sorted(
+        loaded.terminals,
+        key=lambda t: (-t.priority, -t.pattern.max_width, -len(t.pattern.value), t.name),
+    )
+    pairs = _accepted_together(loaded, lowered)
+    for index, later in enumerate(order):
+        for earlier in order[:index]:
+            if frozenset((earlier.name, later.name)) in pairs:
+                name, other, what = _loss(earlier, later, lowered.whole, loose)
+                if what is not None:
+                    lowered.losses.setdefault(name, {})[other] = what
+
+
+def _accepted_together(
+    loaded: LoadedGrammar, lowered: LoweredTerminals
+) -> set[frozenset[str]]:  # fmt: skip
+    """Pairs of terminals that one parser state accepts; ignored ones are accepted in all."""
+    assert loaded.lalr is not None
+    # untyped in lark; its debug mode keeps the items of each state
+    analyzer: Any = LALR_Analyzer(loaded.lalr.parser.parser_conf, debug=True)
+    analyzer.compute_lalr()
+    pairs: set[frozenset[str]] = set()
+    for items, actions in analyzer.parse_table.states.items():
+        names = {str(getattr(symbol, "name", symbol)) for symbol in actions} | loaded.ignored
+        for item in getattr(items, "closure", items):
+            if not item.is_satisfied and item.next.is_term:
+                lowered.beside.setdefault((item.rule, item.index), set()).update(names)
+        is_small = math.comb(len(names), 2) <= MAX_PAIRS  # known before any is made
+        if is_small:
+            pairs.update(map(frozenset, combinations(sorted(names), 2)))
+        if not is_small or len(pairs) > MAX_PAIRS:
+            raise UnsupportedConstraintError(
+                f"the grammar has more than {MAX_PAIRS:,} pairs of terminals that may stand in one "
+                "place; split its long lists of alternatives"
+            )
+    return pairs
+
+
+def _loss(
+    earlier: Any, later: Any, patterns: dict[str, Pattern], loose: set[str]
+) -> tuple[str, str, Pattern | None]:
+    """Which terminal loses to which other, and what."""
+    keyword, regex = _keyword_and_regex(earlier, later)
+    if keyword is not None and _takes_keyword(regex, keyword.pattern.value):
+        # lark renames such a token to the keyword
+        return regex.name, keyword.name, patterns[keyword.name]
+    first, second = patterns[earlier.name], patterns[later.name]
+    if not _may_share_start(first, second):
+        return later.name, earlier.name, None
+    what = first if earlier.name in loose else cat(first, ANY_TEXT)
+    return later.name, earlier.name, what
+
+
+def _keyword_and_regex(earlier: Any, later: Any) -> tuple[Any, Any]:
+    if earlier.priority != later.priority:
+        return None, None
+    earlier_is_text = isinstance(earlier.pattern, PatternStr)
+    if earlier_is_text == isinstance(later.pattern, PatternStr):
+        return None, None
+    return (earlier, later) if earlier_is_text else (later, earlier)
+
+
+def _takes_keyword(regex: Any, keyword: str) -> bool:
+    match = re.match(regex.pattern.to_regexp(), keyword)
+    return match is not None and match.group(0) == keyword
+
+
+def _may_share_start(left: Pattern, right: Pattern) -> bool:
+    """Whether texts of both may begin alike; a text decides it by itself."""
+    a, b = first_characters(left), first_characters(right)
+    if isinstance(left, Text) and isinstance(right, Text):
+        return right.value.startswith(left.value)
+    return any(l1 <= h2 and l2 <= h1 for l1, h1 in a.ranges for l2, h2 in b.ranges)
+
+
+def is_blank(pattern: Pattern) -> bool:
+    """Whether a pattern matches nothing but white space."""
+    match pattern:
+        case Text(value):
+            return value.isspace() or not value
+        case Chars(ranges):
+            return all(high - low < 64 and set(range(low, high + 1)) <= _BLANKS
+                       for low, high in ranges if low < 0x100)  # fmt: skip
+        case Cat(parts) | Alt(parts):
+            return all(map(is_blank, parts))
+        case Repeat(body, _, _):
+            return is_blank(body)
+        case And(left, right):
+            return is_blank(left) or is_blank(right)
+        case Not():
+            return False
+
+
+def ignored_text(patterns: list[Pattern], most: int) -> tuple[Pattern, Pattern]:
+    """What may stand between two tokens: at most `most` blanks at a stretch, and one comment."""
+    blanks = alt(*(p for p in patterns if is_blank(p)))
+    comments = alt(*(p for p in patterns if not is_blank(p)))
+    limit = repeat(ANY_CHAR, 1, most)
+    return both(repeat(blanks, 1, None), limit) if most else NOTHING, comments

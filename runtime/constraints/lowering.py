@@ -1,0 +1,250 @@
+"""Specifications lowered to the mask engine's grammars, with what must be known afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, assert_never
+
+from llguidance import LLMatcher
+
+from radixlang.constraints.specs import (
+    Capture,
+    Choices,
+    Constraint,
+    Grammar,
+    JsonSchema,
+    Regex,
+    Sequence,
+    Tools,
+)
+from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
+from radixlang.runtime.constraints.grammar.lowering import NO_FORCING, lower_grammar
+from radixlang.runtime.constraints.grammar.pattern import (
+    Pattern,
+    Text,
+    alt,
+    cat,
+    chars,
+    repeat,
+    to_terminal,
+)
+from radixlang.runtime.constraints.grammar.python_regex import translate
+from radixlang.runtime.constraints.grammar.unbounded import may_force
+from radixlang.runtime.constraints.schema.lowering import lower_schema
+
+MAX_SPEC_CHARS = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A constraint in the engine's own terms.
+
+    Args:
+        body: the engine's grammar, under the name of its language.
+        ignored: JSON pointers of schema keywords that strict=False left out.
+        warnings: what the masks cannot see, such as a lookahead past the end of a token.
+        check: raises for a finished text that the masks let through all the same.
+        tree: the parse tree of a finished text, for lark grammars.
+        captures: the variables that a finished text binds.
+        forces: whether the engine can be asked for forced text; it might not come back.
+    """
+
+    body: dict[str, Any]
+    ignored: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    check: Callable[[str], None] | None = None
+    tree: Callable[[str], Any] | None = None
+    captures: Callable[[str], dict[str, str]] | None = None
+    forces: bool = True
+
+
+class Grammars:
+    """The engine's list of grammars that others refer to by name.
+
+    Args:
+        matcher: makes the engine's matcher of a grammar text.
+    """
+
+    def __init__(self, matcher: Callable[[str], LLMatcher]) -> None:
+        self.subs: list[dict[str, Any]] = []
+        self._matcher = matcher
+        self._last: tuple[str, LLMatcher] | None = None
+
+    def matcher(self, text: str) -> LLMatcher:
+        """The engine's matcher of a grammar text; the last one is kept, since it costs most."""
+        if self._last is None or self._last[0] != text:
+            self._last = (text, self._matcher(text))
+        return self._last[1]
+
+    def error(self, body: dict[str, Any]) -> str:
+        """What the engine has against a grammar by itself, empty if nothing."""
+        found: str = self.matcher(_text(body, [])).get_error()
+        return found
+
+    def add(self, body: dict[str, Any]) -> str:
+        """Add a grammar; returns the symbol that stands for it."""
+        name = f"part{len(self.subs)}"
+        self.subs.append({"name": name, **body})
+        return f"@{name}"
+
+    def text(self, top: dict[str, Any]) -> str:
+        """All of them as the engine reads them, `top` being where a text starts."""
+        return _text(top, self.subs)
+
+
+def _text(top: dict[str, Any], subs: list[dict[str, Any]]) -> str:
+    return json.dumps({"grammars": [{"name": "top", **top}, *subs]})
+
+
+def lower(spec: Constraint, grammars: Grammars) -> Lowered:
+    """A specification in the engine's terms; parts of it are added to `grammars`.
+
+    Raises:
+        InvalidConstraintError: the specification is wrong.
+        UnsupportedConstraintError: it holds something that masks cannot enforce.
+    """
+    match spec:
+        case Regex() | Choices():
+            return Lowered({"lark_grammar": f"start: TEXT\nTEXT: {to_terminal(_regular(spec))}\n"})
+        case JsonSchema():
+            return _schema(spec, grammars)
+        case Grammar():
+            return _grammar(spec)
+        case Tools():
+            return _tools(spec, grammars)
+        case Sequence():
+            return _sequence(spec, grammars)
+        case _:
+            assert_never(spec)
+
+
+def _checked_size(text: str) -> str:
+    if len(text) > MAX_SPEC_CHARS:
+        raise UnsupportedConstraintError(
+            f"the constraint has {len(text):,} characters; at most {MAX_SPEC_CHARS:,} are taken"
+        )
+    return text
+
+
+def regular_pattern(spec: Constraint) -> Pattern | None:
+    """The pattern of a constraint that is one regular language, None for any other."""
+    parts = [_inner(part) for part in (spec.parts if isinstance(spec, Sequence) else (spec,))]
+    if not all(map(_is_regular, parts)):
+        return None
+    return cat(*(_regular(part) for part in parts))  # type: ignore[arg-type]
+
+
+def has_grammar(spec: Constraint) -> bool:
+    """Whether a lark grammar is the constraint, or a part of it."""
+    parts = map(_inner, spec.parts) if isinstance(spec, Sequence) else ()
+    return isinstance(spec, Grammar) or any(
+        has_grammar(part) for part in parts if not isinstance(part, str)
+    )
+
+
+def _regular(spec: Regex | Choices | str) -> Pattern:
+    if isinstance(spec, Regex):
+        return translate(_checked_size(spec.pattern)).pattern
+    options = (spec,) if isinstance(spec, str) else spec.options
+    _checked_size("".join(options))
+    for option in options:
+        _refuse_surrogates(option)
+    return alt(*map(Text, options))
+
+
+def _refuse_surrogates(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidConstraintError(f"{text!r:.60} is not text: {error.reason}") from None
+
+
+def _schema(spec: JsonSchema, grammars: Grammars) -> Lowered:
+    found = lower_schema(
+        _checked_size(spec.schema),
+        strict=spec.strict,
+        whitespace=spec.whitespace,
+        asserts_formats=spec.formats == "assert",
+        error_of=grammars.error,
+    )
+    return Lowered(found.body, found.ignored, found.warnings, check=found.check)
+
+
+def _grammar(spec: Grammar) -> Lowered:
+    _checked_size(spec.text)
+    found = lower_grammar(spec)
+    return Lowered(
+        {"lark_grammar": found.text},
+        warnings=found.warnings,
+        check=found.check,
+        tree=found.parse,
+        captures=found.captures,
+        forces=found.forces,
+    )
+
+
+def _tools(spec: Tools, grammars: Grammars) -> Lowered:
+    lines: list[str] = []
+    ignored: list[str] = []
+    for index, tool in enumerate(spec.tools):
+        options = JsonSchema(tool.parameters, strict=spec.strict, whitespace=spec.whitespace)
+        arguments = _schema(options, grammars)
+        ignored.extend(f"{tool.name}: {pointer}" for pointer in arguments.ignored)
+        head = _call_head(spec, tool.name)
+        lines.append(f"HEAD{index}: {to_terminal(head)}")
+        lines.append(f"call{index}: HEAD{index} {grammars.add(arguments.body)}")
+    tail = cat(_blanks(spec.whitespace), Text("}" + spec.end))
+    calls = " | ".join(f"call{index}" for index in range(len(spec.tools)))
+    top = [f"start: ({calls}) TAIL", f"TAIL: {to_terminal(tail)}", *lines, ""]
+    return Lowered({"lark_grammar": "\n".join(top)}, tuple(ignored))
+
+
+def _call_head(spec: Tools, name: str) -> Pattern:
+    """The text of a call up to its arguments."""
+    blanks = _blanks(spec.whitespace)
+    tokens = ["{", json.dumps(spec.name_key), ":", json.dumps(name), ",",
+              json.dumps(spec.arguments_key), ":"]  # fmt: skip
+    parts: list[Pattern] = [Text(spec.begin)]
+    for token in tokens:
+        parts += [Text(token), blanks]
+    return cat(*parts)
+
+
+def _blanks(most: int) -> Pattern:
+    return repeat(chars([(9, 10), (13, 13), (32, 32)]), 0, most)
+
+
+def _sequence(spec: Sequence, grammars: Grammars) -> Lowered:
+    """Neighbouring regular parts become one terminal: a lexer between them would be greedy."""
+    lines: list[str] = []
+    symbols: list[str] = []
+    ignored: list[str] = []
+    warnings: list[str] = []
+    forces = True
+    for is_regular, group in groupby(map(_inner, spec.parts), key=_is_regular):
+        parts = list(group)
+        if is_regular:
+            pattern = cat(*(_regular(part) for part in parts))  # type: ignore[arg-type]
+            symbols.append(f"PART{len(lines)}")
+            lines.append(f"{symbols[-1]}: {to_terminal(pattern)}")
+            forces &= not may_force(pattern)
+            continue
+        for part in parts:
+            lowered = lower(part, grammars)  # type: ignore[arg-type]
+            symbols.append(grammars.add(lowered.body))
+            ignored.extend(lowered.ignored)
+            warnings.extend(lowered.warnings)
+            forces &= lowered.forces
+    text = "\n".join([*([] if forces else [NO_FORCING]), f"start: {' '.join(symbols)}", *lines, ""])
+    return Lowered({"lark_grammar": text}, tuple(ignored), tuple(warnings), forces=forces)
+
+
+def _inner(part: str | Constraint | Capture) -> str | Constraint:
+    return part.constraint if isinstance(part, Capture) else part
+
+
+def _is_regular(part: str | Constraint) -> bool:
+    return isinstance(part, (str, Regex, Choices))

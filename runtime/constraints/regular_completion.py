@@ -1,0 +1,81 @@
+"""The shortest ending of a text under a pattern: exact, since the engine leads into no dead end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+
+from radixlang.runtime.constraints.grammar.pattern import (
+    ANY_CHAR,
+    Pattern,
+    Text,
+    both,
+    cat,
+    repeat,
+    to_terminal,
+)
+from radixlang.runtime.constraints.vocabulary import Vocabulary
+
+MAX_CLOSING_BYTES = 1024
+
+
+def shortest_ending(
+    vocabulary: Vocabulary,
+    pattern: Pattern,
+    data: bytes,
+    order: Callable[[int], tuple[bool, int, int]],
+    char: Pattern = ANY_CHAR,
+) -> bytes | None:
+    """The shortest bytes that complete a text; None where none within the limit do.
+
+    Args:
+        vocabulary: single bytes.
+        pattern: what the whole text must match.
+        data: the text so far, which may end inside a character.
+        order: what comes first among the bytes that may come next.
+        char: the characters that the ending may have.
+    """
+
+    def attempt(limit: int) -> bytes | None:
+        begun = Text(data.decode("utf-8", "ignore"))
+        bounded = both(pattern, cat(begun, repeat(char, 0, limit)))
+        return _lead(vocabulary, bounded, data, order)
+
+    return least(attempt)
+
+
+def least(attempt: Callable[[int], bytes | None]) -> bytes | None:
+    """The success of the least limit, where none is possible below it."""
+    limit, closing = 0, attempt(0)
+    while closing is None and limit < MAX_CLOSING_BYTES:
+        limit = max(1, 2 * limit)
+        closing = attempt(limit)
+    low = limit // 2  # too little
+    while closing is not None and limit - low > 1:
+        middle = (low + limit) // 2
+        found = attempt(middle)
+        low, limit = (middle, limit) if found is None else (low, middle)
+        closing = found or closing
+    return closing
+
+
+def _lead(
+    vocabulary: Vocabulary, pattern: Pattern, data: bytes,
+    order: Callable[[int], tuple[bool, int, int]],
+) -> bytes | None:  # fmt: skip
+    """What the masks of a pattern lead through after a text, to the first end."""
+    grammar = {"lark_grammar": f"start: TEXT\nTEXT: {to_terminal(pattern)}\n"}
+    engine = vocabulary.matcher(json.dumps({"grammars": [grammar]}))
+    if engine.is_error() or engine.try_consume_tokens(list(data)) < len(data):
+        return None
+    closing = bytearray()
+    while not engine.is_accepting():
+        bits = np.unpackbits(np.frombuffer(engine.compute_bitmask(), np.uint8), bitorder="little")
+        choices = np.flatnonzero(bits[:256]).tolist()
+        if engine.is_error() or not choices:
+            return None
+        closing.append(min(choices, key=order))
+        engine.try_consume_tokens([closing[-1]])
+    return bytes(closing)

@@ -1,0 +1,203 @@
+"""A JSON schema lowered to the mask engine, or refused with the pointer of a keyword."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from radixlang.errors import (
+    ConstraintError,
+    InvalidConstraintError,
+    UnsupportedConstraintError,
+)
+from radixlang.runtime.constraints.schema.reading import Document, Place, parts
+from radixlang.runtime.constraints.schema.rewriting import RefusedKeywordError, Rewriter
+from radixlang.runtime.constraints.schema.validation import checker
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredSchema:
+    """A schema in the engine's terms.
+
+    Args:
+        body: the engine's grammar.
+        ignored: JSON pointers of the keywords that were left out.
+        warnings: remarks for the user.
+        check: raises for a finished text that breaks an ignored keyword.
+    """
+
+    body: dict[str, Any]
+    ignored: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    check: Callable[[str], None] | None = None
+
+
+def lower_schema(
+    text: str,
+    *,
+    strict: bool,
+    whitespace: int,
+    asserts_formats: bool = True,
+    error_of: Callable[[dict[str, Any]], str],
+) -> LoweredSchema:
+    """A schema as the engine takes it.
+
+    Args:
+        text: the schema as JSON text.
+        strict: refuse what cannot be enforced; False leaves it out and names it.
+        whitespace: most blanks between two JSON tokens.
+        asserts_formats: `format` says what a text may be; else it is a remark.
+        error_of: the engine's verdict on a grammar, empty for a good one.
+
+    Raises:
+        InvalidConstraintError: it is no schema, or refers to what is not there.
+        UnsupportedConstraintError: a keyword cannot be enforced.
+    """
+    try:
+        document = Document(_loaded(text))
+        options = _Options(whitespace, asserts_formats)
+        return _lower(document, strict, options, error_of)
+    except RecursionError:
+        raise UnsupportedConstraintError("the JSON schema is nested too deeply") from None
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text, parse_float=_finite)
+    except ValueError as error:  # JSON with a number of thousands of digits, for one
+        raise InvalidConstraintError(f"the JSON schema cannot be read: {error}") from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text:.60} is too large a number")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    whitespace: int
+    asserts_formats: bool
+
+
+def _lower(
+    document: Document, strict: bool, options: _Options, error_of: Callable[[dict[str, Any]], str]
+) -> LoweredSchema:
+    skipped: set[str] = set()
+    while True:
+        rewriter = Rewriter(
+            document, skipped, strict=strict, asserts_formats=options.asserts_formats
+        )
+        try:
+            body = _body(rewriter, options)
+            message = error_of(body)
+            if "nsatisfiable" in message:
+                raise _empty(rewriter, message, error_of)
+            if message:
+                raise _blame(rewriter, message)
+            ignored = tuple(sorted(f"#{p}" for p in skipped))
+            return LoweredSchema(body, ignored, check=_check(document) if skipped else None)
+        except RefusedKeywordError as error:
+            if not rewriter.skip(error):
+                raise UnsupportedConstraintError(
+                    f"{error} (strict=False generates without it and names it)"
+                ) from None
+
+
+def _check(document: Document) -> Callable[[str], None]:
+    check = checker(document)
+
+    def check_text(text: str) -> None:
+        try:
+            value = json.loads(text, parse_float=_finite)
+        except ValueError as error:
+            raise ConstraintError(f"the text cannot be checked: {error}") from None
+        check(value)
+
+    return check_text
+
+
+def _body(rewriter: Rewriter, options: _Options) -> dict[str, Any]:
+    guidance: dict[str, Any] = {"whitespace_flexible": False}
+    if options.whitespace:
+        guidance = {"whitespace_pattern": rf"[\x20\x0A\x0D\x09]{{1,{options.whitespace}}}"}
+    return {"json_schema": {**rewriter.run(), "x-guidance": guidance}}
+
+
+MAX_LOOKED_AT = 60  # schemas looked at by themselves to say which of them allows nothing
+_SIGNS = [
+    (r"Unknown format: (.*)", "format"),
+    (r"patternProperty regexes", "patternProperties"),
+    (r"min/maxProperties", "minProperties"),
+    (r"oneOf", "oneOf"),
+    (r"(?:regex|pattern)", "pattern"),
+    (r"multipleOf", "multipleOf"),
+]
+
+
+def _blame(rewriter: Rewriter, message: str) -> Exception:
+    """The engine's refusal with the pointer of the first keyword that it can mean."""
+    circle = re.search(r"circular references.*#/\$defs/(\w+)", message)
+    if circle:
+        return UnsupportedConstraintError(
+            f"#{rewriter.pointer(circle[1])}: it refers to itself beside other keywords, "
+            "which masks cannot follow"
+        )
+    first = _headline(message)
+    if any(sign in message for sign in ("too large", "too complex", "limit", "fuel", "u16::MAX")):
+        return UnsupportedConstraintError(f"the JSON schema is too complex: {first}")
+    named = re.findall(r"'(\$?\w+)'|\"(\$?\w+)\"", message)
+    wanted = [n for pair in named for n in pair if n]
+    wanted += [keyword for sign, keyword in _SIGNS if re.search(sign, message)]
+    if "minProperties" in wanted:
+        wanted.append("maxProperties")
+    for place in _every(rewriter.document.root):
+        for keyword in wanted:
+            pointer = f"{place.pointer}/{keyword}"
+            is_there = isinstance(place.schema, dict) and keyword in place.schema
+            if is_there and pointer not in rewriter.skipped:
+                return RefusedKeywordError(pointer, first)
+    return InvalidConstraintError(f"#: the JSON schema cannot be used: {first}")
+
+
+def _headline(message: str) -> str:
+    """What an error of the engine says; of a regex it shows the text first."""
+    lines = message.strip().splitlines()
+    marked = (line.removeprefix("error: ") for line in lines if line.startswith("error: "))
+    return next(marked, lines[0])[:300]
+
+
+def _empty(
+    rewriter: Rewriter, message: str, error_of: Callable[[dict[str, Any]], str]
+) -> InvalidConstraintError:
+    """The innermost of the first schemas that allow nothing by themselves."""
+    for place in reversed(_every(rewriter.document.root)[:MAX_LOOKED_AT]):
+        if isinstance(place.schema, bool):
+            continue
+        own = Rewriter(rewriter.document, set(rewriter.skipped), strict=True)
+        try:
+            found = error_of({"json_schema": own.run(place)})
+        except UnsupportedConstraintError:
+            continue
+        if "nsatisfiable" in found:
+            return _no_value(place.pointer, found)
+    return _no_value("", message)
+
+
+def _no_value(pointer: str, message: str) -> InvalidConstraintError:
+    why = _headline(message).removeprefix("Unsatisfiable schema: ")
+    return InvalidConstraintError(f"#{pointer}: no value can satisfy the JSON schema here: {why}")
+
+
+def _every(place: Place) -> list[Place]:
+    found, todo = [], [place]
+    while todo:
+        current = todo.pop(0)
+        found.append(current)
+        todo.extend(parts(current))
+    return found

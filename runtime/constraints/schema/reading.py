@@ -1,0 +1,174 @@
+"""A JSON schema read: its dialect, where each part stands, and what local references mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urldefrag, urljoin
+
+from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
+from radixlang.runtime.constraints.schema.shapes import (
+    ONE_SCHEMA,
+    SCHEMA_LISTS,
+    SCHEMA_MAPS,
+    check_shapes,
+    escape,
+)
+
+ALL_TYPES = frozenset(["null", "boolean", "integer", "fraction", "string", "array", "object"])
+MAX_DEPTH = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A schema inside a document.
+
+    Args:
+        schema: the schema itself.
+        pointer: JSON pointer to it from the root of the whole document.
+        base: the URI that its references are relative to.
+    """
+
+    schema: Any
+    pointer: str
+    base: str
+
+    def at(self, *steps: str | int) -> Place:
+        """The place of a part, base URI included."""
+        found = self
+        for step in steps:
+            value = found.schema[step]
+            base = found.base
+            if isinstance(value, dict) and isinstance(value.get("$id"), str):
+                base = _joined(base, value["$id"])
+            found = Place(value, f"{found.pointer}/{escape(str(step))}", base)
+        return found
+
+
+class Document:
+    """A root schema with every identifier and anchor in it.
+
+    Raises:
+        InvalidConstraintError: a keyword has a value that it cannot have.
+        UnsupportedConstraintError: it is nested too deeply.
+    """
+
+    def __init__(self, root: Any) -> None:
+        check_shapes(root, "")
+        self.root = Place(root, "", _identifier(root))
+        self.ignores_siblings = _is_old(root)
+        self.resources: dict[str, Place] = {"": self.root, _identifier(root): self.root}
+        self.anchors: dict[tuple[str, str], Place] = {}
+        self._checked: set[str] = set()
+        self._index(self.root, 0)
+
+    def _index(self, place: Place, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise UnsupportedConstraintError(
+                f"the JSON schema is nested more than {MAX_DEPTH} deep at {place.pointer[:80]}…"
+            )
+        check_shapes(place.schema, place.pointer)
+        self._checked.add(place.pointer)
+        if isinstance(place.schema, dict):
+            self._name(place)
+        for part in parts(place):
+            self._index(part, depth + 1)
+
+    def _name(self, place: Place) -> None:
+        schema = place.schema
+        for keyword in ("$anchor", "$dynamicAnchor"):
+            if keyword in schema:
+                self.anchors[place.base, schema[keyword]] = place
+        name = schema.get("$id", schema.get("id"))
+        if not isinstance(name, str):
+            return
+        address, anchor = urldefrag(name)
+        if anchor and not address:
+            self.anchors[place.base, anchor] = place
+        else:
+            self.resources.setdefault(_joined(place.base, address), place)
+
+    def _check(self, place: Place) -> None:
+        """Look at a schema that only a reference finds."""
+        if place.pointer in self._checked:
+            return
+        self._checked.add(place.pointer)
+        check_shapes(place.schema, place.pointer)
+        for part in parts(place):
+            self._check(part)
+
+    def resolve(self, place: Place, reference: str, keyword: str = "$ref") -> Place:
+        """The place that a reference means.
+
+        Raises:
+            UnsupportedConstraintError: it leaves the document.
+            InvalidConstraintError: there is nothing at that place.
+        """
+        where = f"{place.pointer}/{keyword}"
+        address, fragment = urldefrag(_joined(place.base, reference))
+        if reference.startswith("#"):
+            address = urldefrag(place.base)[0]
+        resource = self.resources.get(address)
+        if resource is None:
+            raise UnsupportedConstraintError(
+                f"#{where}: the external reference {reference!r} is not followed; put the schema "
+                "it means under $defs"
+            )
+        fragment = unquote(fragment)
+        if fragment and not fragment.startswith("/"):
+            found = self.anchors.get((resource.base, fragment))
+        else:
+            found = _walk(resource, fragment)
+        if found is None or not isinstance(found.schema, (dict, bool)):
+            raise InvalidConstraintError(f"#{where}: {reference!r} points to no schema")
+        self._check(found)
+        return found
+
+
+def parts(place: Place) -> Iterator[Place]:
+    """Every subschema directly inside a schema."""
+    schema = place.schema
+    if not isinstance(schema, dict):
+        return
+    for keyword in ONE_SCHEMA:
+        if keyword in schema and not isinstance(schema[keyword], list):
+            yield place.at(keyword)
+    for keyword in SCHEMA_LISTS:
+        if isinstance(schema.get(keyword), list):
+            yield from (place.at(keyword, index) for index in range(len(schema[keyword])))
+    for keyword in SCHEMA_MAPS:
+        for name, value in schema.get(keyword, {}).items():
+            if keyword != "dependencies" or not isinstance(value, list):
+                yield place.at(keyword, name)
+
+
+def _joined(base: str, reference: str) -> str:
+    try:
+        return urljoin(base, reference)
+    except ValueError as error:
+        raise InvalidConstraintError(f"{reference!r:.100} is no URI: {error}") from None
+
+
+def _walk(place: Place, pointer: str) -> Place | None:
+    for step in pointer.split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        schema = place.schema
+        if isinstance(schema, dict) and name in schema:
+            place = place.at(name)
+        elif isinstance(schema, list) and name.isdigit() and int(name) < len(schema):
+            place = place.at(int(name))
+        else:
+            return None
+    return place
+
+
+def _identifier(root: Any) -> str:
+    name = "" if isinstance(root, bool) else root.get("$id", root.get("id", ""))
+    return urldefrag(name)[0] if isinstance(name, str) else ""
+
+
+def _is_old(root: Any) -> bool:
+    """Whether the dialect is draft 7 or older, where $ref hides all that stands beside it."""
+    dialect = "" if isinstance(root, bool) else root.get("$schema", "")
+    return any(f"draft-0{n}" in dialect for n in (3, 4, 6, 7))

@@ -1,0 +1,46 @@
+"""Whether a pattern of a schema occurs in a string, in time linear in the string.
+
+Python's own matcher backtracks, and a schema may come from anybody.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+
+import llguidance
+
+from radixlang.errors import UnsupportedConstraintError
+from radixlang.runtime.constraints.grammar.pattern import to_terminal
+from radixlang.runtime.constraints.grammar.python_regex import translate
+from radixlang.runtime.constraints.vocabulary import Vocabulary
+
+
+def occurs(pattern: str, text: str) -> bool:
+    """Whether the pattern matches somewhere in the text.
+
+    Raises:
+        InvalidConstraintError, UnsupportedConstraintError: the pattern cannot be followed.
+    """
+    matcher = _matcher(pattern).deep_copy()
+    data = list(text.encode("utf-8", "surrogatepass"))
+    taken = matcher.try_consume_tokens(data)
+    if matcher.is_error():
+        raise UnsupportedConstraintError(f"the pattern {pattern!r:.80} is too complex")
+    return taken == len(data) and bool(matcher.is_accepting())
+
+
+@lru_cache(maxsize=256)
+def _matcher(pattern: str) -> llguidance.LLMatcher:
+    whole = translate(rf"(?s:.*)(?:{pattern})(?s:.*)").pattern
+    grammar = f"start: TEXT\nTEXT: {to_terminal(whole)}\n"
+    top = json.dumps({"grammars": [{"name": "top", "lark_grammar": grammar}]})
+    matcher = _bytes().matcher(top)
+    if matcher.is_error():
+        raise UnsupportedConstraintError(f"the pattern {pattern!r:.80} is too complex")
+    return matcher
+
+
+@lru_cache(maxsize=1)
+def _bytes() -> Vocabulary:
+    return Vocabulary.of_bytes()

@@ -1,0 +1,88 @@
+"""uniqueItems where the items are few enough to list every order of them."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from math import perm
+from typing import TYPE_CHECKING, Any
+
+from radixlang.runtime.constraints.schema.negation import ASSERTS
+from radixlang.runtime.constraints.schema.reading import Place
+from radixlang.runtime.constraints.schema.types import MAX_LOOK, equal
+from radixlang.runtime.constraints.schema.validation import Validator
+
+if TYPE_CHECKING:
+    from radixlang.runtime.constraints.schema.rewriting import Rewriter
+
+MAX_SEQUENCES = 400
+
+
+def unique_sequences(rewriter: Rewriter, place: Place) -> list[Any]:
+    """Schemas that allow arrays without equal items only.
+
+    A sequence as long as any may be stands for its beginnings too: items of `prefixItems` may be
+    missing from the end on.
+
+    Raises:
+        RefusedKeywordError: the items are not few and finite.
+    """
+    schema = place.schema
+    limit = schema.get("maxItems")
+    if limit is not None and limit <= 1:
+        return []
+    prefix = len(_prefix(schema))
+    if prefix <= 1 and schema.get("items", schema.get("additionalItems")) is False:
+        return []
+    values = _listed(rewriter, place)[0] if prefix == 0 else None
+    if values is None:
+        raise rewriter.refuse(place, "uniqueItems", "items that are not a short list of values")
+    most = len(values) if limit is None else min(len(values), int(limit))
+    if perm(len(values), most) > MAX_SEQUENCES:
+        raise rewriter.refuse(
+            place, "uniqueItems", f"more than {MAX_SEQUENCES} orders of {len(values)} values"
+        )
+    ways = [_sequence(way) for way in permutations(values, most)]
+    rewriter.count(place, len(ways))
+    is_possible = schema.get("minItems", 0) <= most
+    return [rewriter.any_of([*(ways if is_possible else ()), *rewriter.not_arrays(place)])]
+
+
+def says_items(rewriter: Rewriter, place: Place) -> bool:
+    """Whether the sequences say all that `items` says; the engine is slow at both together."""
+    is_unique = rewriter.wants(place, "uniqueItems") and place.schema["uniqueItems"]
+    if not is_unique or _prefix(place.schema) or place.schema.get("maxItems", 2) <= 1:
+        return False
+    return _listed(rewriter, place)[1]
+
+
+def _prefix(schema: dict[str, Any]) -> Any:
+    old = schema["items"] if isinstance(schema.get("items"), list) else ()
+    return schema.get("prefixItems", old)
+
+
+def _sequence(values: tuple[Any, ...]) -> dict[str, Any]:
+    return {"type": "array", "prefixItems": [{"const": v} for v in values], "items": False}
+
+
+def _listed(rewriter: Rewriter, place: Place) -> tuple[list[Any] | None, bool]:
+    """Values that items may have, each once, and whether they are all that is said of items."""
+    if not isinstance(place.schema.get("items"), dict):
+        return None, False
+    items = place.at("items")
+    values = rewriter.knowledge.values(items)
+    if values is None or len(values) > MAX_SEQUENCES:
+        return None, False
+    is_all = _only_lists(rewriter, items)
+    if is_all:
+        values = [v for v in values if Validator(rewriter.document).is_valid(items, v)]
+    return [v for i, v in enumerate(values) if not any(equal(v, w) for w in values[:i])], is_all
+
+
+def _only_lists(rewriter: Rewriter, place: Place, look: int = MAX_LOOK) -> bool:
+    """Whether a schema says nothing but types, values, and where more of the kind stands."""
+    place = rewriter.knowledge.meant(place)
+    asserted = ASSERTS.keys() & place.schema
+    if look == 0 or not asserted <= {"type", "enum", "const", "$ref"}:
+        return False
+    target = rewriter.knowledge.follow(place)
+    return target is None or _only_lists(rewriter, target, look - 1)

@@ -1,0 +1,63 @@
+"""The patterns that strings of a constraint's schemas must match, wherever in them they stand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from radixlang.constraints.specs import Capture, Constraint, JsonSchema, Sequence, Tools
+from radixlang.errors import ConstraintError
+from radixlang.runtime.constraints.grammar.pattern import ANY_CHAR, Pattern, both, repeat
+from radixlang.runtime.constraints.grammar.python_regex import translate
+
+MAX_PATTERNS = 20
+
+
+def string_patterns(spec: Constraint | Capture | str) -> list[Pattern]:
+    """Each pattern once, with the bounds on length beside it; names that fit a pattern as well."""
+    found: dict[Pattern, None] = {}
+    for schema in _schemas(spec):
+        for pattern in _patterns(schema):
+            if len(found) < MAX_PATTERNS:
+                found[pattern] = None
+    return list(found)
+
+
+def _schemas(spec: Constraint | Capture | str) -> Iterator[Any]:
+    match spec:
+        case JsonSchema():
+            yield json.loads(spec.schema)
+        case Tools():
+            yield from (json.loads(tool.parameters) for tool in spec.tools)
+        case Sequence():
+            for part in spec.parts:
+                yield from _schemas(part)
+        case Capture():
+            yield from _schemas(spec.constraint)
+
+
+def _patterns(schema: Any) -> Iterator[Pattern]:
+    todo = [schema]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, list):
+            todo += part
+        elif isinstance(part, dict):
+            todo += part.values()
+            names = part.get("patternProperties")
+            lengths = part.get("minLength", 0), part.get("maxLength")
+            yield from _pattern(part.get("pattern"), *lengths)
+            for name in names if isinstance(names, dict) else ():
+                yield from _pattern(name, 0, None)
+
+
+def _pattern(text: Any, least: Any, most: Any) -> Iterator[Pattern]:
+    if not isinstance(text, str):
+        return
+    try:
+        found = translate(rf"(?s:.*)(?:{text})(?s:.*)").pattern
+    except ConstraintError:
+        return
+    bounds = least if isinstance(least, int) else 0, most if isinstance(most, int) else None
+    yield found if bounds == (0, None) else both(found, repeat(ANY_CHAR, *bounds))

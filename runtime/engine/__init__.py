@@ -1,0 +1,18 @@
+"""The engine's thread: it takes commands, runs steps and publishes statistics.
+
+It knows requests, the cache and a model. It knows nothing of programs or graphs.
+"""
+
+__all__ = [
+    "admin",
+    "cuda_graphs",
+    "engine",
+    "idle_tasks",
+    "inbox",
+    "kv_manager",
+    "memory_budget",
+    "model_runner",
+    "output_checks",
+    "self_audit",
+    "step",
+]

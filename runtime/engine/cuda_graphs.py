@@ -1,0 +1,111 @@
+"""Decode steps as captured CUDA graphs: one launch a step instead of some hundreds.
+
+A graph replays fixed launches over fixed addresses. So a bucket of batch size has static buffers
+(token ids, a `GraphPlan`, the output), a step is copied into them, and rows beyond the step's own
+are padding: they write no keys, and attention gives them zeros. What does not fit runs eagerly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from radixlang.kernels.gpu.device_plan import CapacityError
+from radixlang.kernels.gpu.graph_plan import GraphPlan, bucket_of
+from radixlang.kernels.plan.plan import AttentionPlan
+from radixlang.runtime.cache.kv_cache import KVCache
+from radixlang.runtime.models.model import CausalModel
+
+Replay = Callable[[], Tensor]  # run again over what the buffers hold now; always the same tensor
+Capture = Callable[[Callable[[], Tensor]], Replay]
+
+
+def capture_cuda(run: Callable[[], Tensor]) -> Replay:
+    """Warm up beside the current stream, as capture demands, and record one run."""
+    here, beside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    beside.wait_stream(here)
+    with torch.cuda.stream(beside):
+        for _ in range(2):
+            run()
+    here.wait_stream(beside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = run()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return out
+
+    return replay
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    """One bucket: its static buffers and what replays over them."""
+
+    plan: GraphPlan
+    input_ids: Tensor  # [bucket] int64
+    replay: Replay
+
+
+class DecodeGraphs:
+    """Runs decode steps of one model over one cache, capturing a bucket when it is first needed.
+
+    `captures` counts captures. Weights and cache must stay where they are.
+    """
+
+    def __init__(self, model: CausalModel, cache: KVCache, capture: Capture = capture_cuda) -> None:
+        self.model = model
+        self._cache = cache
+        self._capture = capture
+        self._captured: dict[int, _Captured] = {}
+        self.captures = 0
+
+    def run(self, input_ids: Tensor, plan: AttentionPlan) -> Tensor | None:
+        """The model's output [num_tokens, hidden_size], valid until the next step.
+
+        None where the step must run eagerly: not a pure decode, or larger than the bucket's
+        buffers, which are then made anew, twice as large, for the step after.
+        """
+        if not plan.is_decode:
+            return None
+        bucket = bucket_of(plan.num_tokens)
+        captured = self._captured.get(bucket)
+        try:
+            if captured is None:
+                captured = self._captured[bucket] = self._record(bucket, input_ids, plan)
+            else:
+                captured.plan.load(plan)
+        except CapacityError:
+            del self._captured[bucket]
+            return None
+        captured.input_ids[: plan.num_tokens] = input_ids
+        return captured.replay()[: plan.num_tokens]
+
+    def _record(self, bucket: int, input_ids: Tensor, plan: AttentionPlan) -> _Captured:
+        static = _room_for(plan, bucket, self._cache.dtype.itemsize)
+        ids = torch.zeros(bucket, dtype=torch.int64, device=input_ids.device)
+        ids[: plan.num_tokens] = input_ids
+
+        def run() -> Tensor:
+            return self.model.forward(ids, static.positions, static, self._cache)
+
+        self.captures += 1
+        return _Captured(static, ids, self._capture(run))
+
+
+def _room_for(plan: AttentionPlan, bucket: int, itemsize: int) -> GraphPlan:
+    """A plan of fixed size with room for about twice what this step needs."""
+    units = plan.units(None, itemsize)
+    scale = 2 * -(-bucket // plan.num_tokens)  # the bucket may yet fill up
+    return GraphPlan(
+        plan,
+        num_tokens=bucket,
+        num_slots=scale * len(units.slots),
+        num_units=scale * max(len(part.units) for part in units.lists),
+        num_parts=scale * max(bucket, units.num_parts),
+        quantized=bool(plan.topology.node_quantized.any()),
+    )

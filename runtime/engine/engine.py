@@ -1,0 +1,386 @@
+"""The engine's thread: takes commands, runs steps, resolves futures.
+
+This thread alone touches the tree, the pool, the model and the state of branches. A step: take
+commands, admit by the policy, plan, forward, sample under masks, commit tokens to the tree,
+publish statistics, resolve futures. With nothing to do it blocks on its queue.
+
+Every future ends. What goes wrong in one request fails that request; what goes wrong in a step
+fails the requests of that step; the engine goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from queue import Empty
+from typing import Any
+
+from radixlang.errors import CancelledError, DeadlineError, RequestError, RuntimeClosedError
+from radixlang.runtime.cache.compaction import Compactor
+from radixlang.runtime.cache.lease import ProgramPins
+from radixlang.runtime.diagnostics.invariants import Violation
+from radixlang.runtime.engine.admin import picture
+from radixlang.runtime.engine.idle_tasks import Upkeep
+from radixlang.runtime.engine.inbox import Call, Cancel, Command, Inbox, Post
+from radixlang.runtime.engine.kv_manager import Memory
+from radixlang.runtime.engine.model_runner import ModelRunner
+from radixlang.runtime.engine.output_checks import Verdicts
+from radixlang.runtime.engine.self_audit import Watch
+from radixlang.runtime.engine.step import Step
+from radixlang.runtime.metrics.stats import Counters, RuntimeStats, StepProfile
+from radixlang.runtime.process.switch_interval import often
+from radixlang.runtime.requests.branch import BranchState, Fork, Operation, Release, futures_of
+from radixlang.runtime.requests.branch_table import Branches
+from radixlang.runtime.requests.generate_request import GenerateJob
+from radixlang.runtime.requests.request import Job
+from radixlang.runtime.scheduling.deadlines import Deadlines
+from radixlang.runtime.scheduling.scheduler import Limits, Scheduler
+from radixlang.runtime.scheduling.waiting_queue import WaitingQueue
+
+log = logging.getLogger("radixlang.runtime")
+
+
+class EngineCore:
+    """What runs on the engine's thread; other threads use `post*`, `call`, `stop` and `stats`."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        runner: ModelRunner,
+        branches: Branches,
+        counters: Counters,
+        profile: StepProfile,
+        *,
+        limits: Limits,
+        order: str,
+        max_pinned_tokens: int,
+        compaction: bool,
+        debug: bool,
+    ) -> None:
+        self.memory = memory
+        self.runner = runner
+        self.branches = branches
+        self.counters = counters
+        self.profile = profile
+        self.debug = debug
+        self.violations: list[Violation] = []
+        self.pins = ProgramPins(memory.tree, max_pinned_tokens)
+        compactor = Compactor(memory.tree, memory.cache, max_tokens=4096) if compaction else None
+        if compactor is not None:
+            memory.events.count("compact", lambda: compactor.num_moved_tokens)
+        self.upkeep = Upkeep(
+            compactor,
+            memory.cold,
+            lambda: self.watch.audit(),
+            lambda: memory.tree.num_cached_tokens,
+            memory.give_back,
+        )
+        self.scheduler = Scheduler(
+            memory,
+            WaitingQueue(order),
+            limits,
+            counters,
+            yield_lease=branches.yield_lease,
+            fail=self.fail_job,
+        )
+        self.watch = Watch(self)
+        self._step = Step(self)
+        self._verdicts = Verdicts(lambda tell: self._inbox.put(Call(tell, Future())))
+        self._inbox = Inbox()
+        self._outbox: list[Callable[[], None]] = []
+        self._deadlines = Deadlines()
+        self._thread: threading.Thread | None = None
+        self.publish()
+
+    # ---- for other threads
+
+    def post(self, state: BranchState, operation: Operation) -> None:
+        """Queue an operation of a branch."""
+        self._inbox.put(Post(state, operation))
+
+    def post_cancel_branch(self, state: BranchState) -> None:
+        """Cancel all that a branch has queued or running, and release it."""
+        self._inbox.put(Cancel(state))
+
+    def post_cancel_job(self, state: BranchState, future: Future[Any]) -> None:
+        """Cancel one generation, unless it is over."""
+        self._inbox.put(Cancel(state, future))
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Run a function between two steps and return its value; after the end, run it at once."""
+        if self.is_closed or threading.current_thread() is self._thread:
+            return function()
+        future: Future[Any] = Future()
+        self._inbox.put(Call(function, future))
+        return future.result()
+
+    def stop(self) -> None:
+        """Ask the thread to end after the current step."""
+        self._inbox.put_stop()
+
+    @property
+    def is_closed(self) -> bool:
+        """True once the thread has ended."""
+        return self._inbox.is_closed
+
+    # ---- the thread
+
+    def run(self) -> None:
+        """Serve until stopped."""
+        self._thread = threading.current_thread()
+        try:
+            while self._take_commands():
+                with self.profile.part("other"):
+                    if not self.scheduler.is_idle:
+                        self._run_step()
+                    self._finish_round()
+        finally:
+            self._close()
+
+    def _take_commands(self) -> bool:
+        """Handle all that is queued, waiting for something when idle; False when told to stop."""
+        is_idle = self.scheduler.is_idle
+        try:
+            command = self._inbox.take(is_idle, self.upkeep.wait_s() if is_idle else None)
+        except Empty:
+            if is_idle:
+                self._rest()
+            return True
+        try:
+            while command is not None:
+                with self.profile.part("other"):
+                    self._handle_safely(command)
+                command = self._inbox.take(block=False)
+        except Empty:
+            return True
+        return False
+
+    def _rest(self) -> None:
+        try:
+            self.upkeep.at_rest()
+        except Exception:
+            log.exception("the upkeep of an idle engine failed")
+
+    def _handle_safely(self, command: Command) -> None:
+        try:
+            self._handle(command)
+        except Exception as error:
+            log.exception("a command of the engine failed")
+            if isinstance(command, (Post, Cancel)):
+                self.fail_branch(command.state, error)
+
+    def _handle(self, command: Command) -> None:
+        match command:
+            case Post(state, operation):
+                self._deadlines.watch(state, operation)
+                state.operations.append(operation)
+                self.advance(state)
+            case Cancel(state, None):
+                state.operations.append(Release())
+                self.fail_branch(state, CancelledError(f"{state.name} was cancelled"))
+            case Cancel(state, future):
+                if future is not None and not future.done():
+                    self.fail_branch(state, CancelledError("the request was cancelled"))
+            case Call(function, future):
+                self._run_call(function, future)
+
+    def _run_call(self, function: Callable[[], Any], future: Future[Any]) -> None:
+        try:
+            value = function()
+        except Exception as error:
+            self.later(lambda error=error: future.set_exception(error))  # type: ignore[misc]
+        else:
+            self.later(lambda: future.set_result(value))
+
+    def _run_step(self) -> None:
+        self._expire()
+        try:
+            with often():
+                self._step.run()
+            self.upkeep.after_step()
+        except Exception as error:
+            log.exception("a step of the engine failed")
+            self._fail_step(error)
+        if self.debug:
+            self._audit_step()
+
+    def _audit_step(self) -> None:
+        try:
+            self.violations += self.watch.after_step()
+        except Exception as error:
+            log.exception("the audit failed")
+            self.violations.append(Violation(0, "audit", f"the audit failed: {error!r}"))
+
+    def _fail_step(self, error: Exception) -> None:
+        """Fail what was running: their memory is in an unknown state, so all of it is dropped."""
+        self.runner.forget_plan()
+        for job in {sequence.job for sequence in self.scheduler.running}:
+            wrapped = RequestError(
+                f"the engine failed while it ran this request: {error!r}. Other requests go on; "
+                "please report this with the log"
+            )
+            wrapped.__cause__ = error
+            self.fail_job(job, wrapped)
+
+    def _finish_round(self) -> None:
+        """Publish statistics, then let callers know."""
+        self.publish()
+        self.memory.events.deliver()
+        outbox, self._outbox = self._outbox, []
+        with self.profile.part("text"):
+            for deliver in outbox:
+                try:
+                    deliver()
+                except Exception:
+                    log.exception("a callback of a generation failed")
+
+    def _close(self) -> None:
+        for state in self.branches.all():
+            self.fail_branch(state, RuntimeClosedError("the runtime was closed"))
+        self._step.close()
+        self._verdicts.close()
+        self._finish_round()
+        self._inbox.close()
+
+    # ---- jobs and branches
+
+    def later(self, deliver: Callable[[], None]) -> None:
+        """Call after the statistics of this round are published."""
+        self._outbox.append(deliver)
+
+    def advance(self, state: BranchState) -> None:
+        """Run the operations of a branch, and of the children they make, as far as they go."""
+        stack = [state]
+        while stack:
+            at = stack.pop()
+            while at.is_born and at.job is None and at.operations:
+                operation = at.operations.popleft()
+                try:
+                    self._start(at, operation, stack)
+                except Exception as error:
+                    at.operations.appendleft(operation)
+                    self._set_error(at, error)
+
+    def _start(self, state: BranchState, operation: Operation, stack: list[BranchState]) -> None:
+        if state.error is not None:
+            self._refuse(state, operation)
+        else:
+            job = self.branches.start(state, operation, self.later)
+            if job is not None:
+                self._add_job(job)
+        if isinstance(operation, Fork):
+            stack += operation.children
+
+    def _refuse(self, state: BranchState, operation: Operation) -> None:
+        """Answer an operation of a failed branch with its error."""
+        error = state.error
+        assert error is not None
+        for future in futures_of(operation):
+            self._fail_future(future, error)
+        match operation:
+            case Fork(children):
+                for child in children:
+                    child.error, child.is_born = error, True
+            case Release():
+                self.branches.release(state)
+
+    def _add_job(self, job: Job) -> None:
+        self.counters.num_requests += 1
+        job.branch.job = job
+        if isinstance(job, GenerateJob):
+            self.count_generated(job)
+        if job.is_ready:
+            self.finish_job(job)
+        for sequence in list(job.sequences):
+            self.scheduler.add(sequence)
+
+    def finish_job(self, job: Job) -> None:
+        """A job has all it needs: resolve its future and go on with the branch."""
+        for sequence in list(job.sequences):
+            self.scheduler.remove(sequence)
+        state = job.branch
+        self.memory.events.add("finish", job.num_generated, job.holder)
+        state.family.found(job.num_cached)
+        job.finish(self.memory, self.later)
+        for sequence in list(job.sequences):
+            self.memory.detach(sequence)
+        job.sequences.clear()
+        self.branches.rest(state)
+        if job.judge is None:
+            state.job = None
+        else:
+            self._verdicts.submit(job.judge, partial(self._judged, job))
+
+    def _judged(self, job: Job, closing: str, error: BaseException | None) -> None:
+        """The verdict on a finished job, which meanwhile held its branch."""
+        state = job.branch
+        if state.job is not job:
+            return
+        if error is not None:
+            self.fail_branch(state, error)
+            return
+        job.resolve(closing, self.later)
+        state.job = None
+        self.advance(state)
+
+    def count_generated(self, job: GenerateJob) -> None:
+        """Add the tokens that a generation has gained to the statistics."""
+        generated, forced = job.num_counted
+        job.num_counted = now = (job.num_generated, job.num_forced)
+        self.counters.num_generated_tokens += now[0] - generated
+        self.counters.num_forced_tokens += now[1] - forced
+
+    def fail_job(self, job: Job, error: BaseException) -> None:
+        """End a job, and with it its branch, with an error."""
+        if job.branch.job is job:
+            self.fail_branch(job.branch, error)
+
+    def fail_branch(self, state: BranchState, error: BaseException) -> None:
+        """Fail what a branch has running and queued, and all that comes later."""
+        self._set_error(state, error)
+        self.advance(state)
+
+    def _set_error(self, state: BranchState, error: BaseException) -> None:
+        job, state.job = state.job, None
+        if job is not None:
+            self.counters.num_failed_requests += 1
+            self.memory.events.add("fail", job.num_generated, job.holder)
+            for sequence in list(job.sequences):
+                self.scheduler.remove(sequence)
+                self.memory.detach(sequence)
+            if isinstance(job, GenerateJob) and not job.is_followed:
+                job.tell(self.later)  # what was kept back
+            self._fail_future(job.future, error)
+        self.branches.let_go(state)
+        state.error = state.error or error
+        # An unborn branch fails at once too: its operations are answered, the fork finds them gone.
+        state.is_born = True
+
+    def _fail_future(self, future: Future[Any], error: BaseException) -> None:
+        def deliver() -> None:
+            if not future.done():
+                future.set_exception(error)
+
+        self.later(deliver)
+
+    def _expire(self) -> None:
+        for state in self._deadlines.expired():
+            self.fail_branch(state, DeadlineError("the request ran past its timeout"))
+
+    # ---- the audit
+
+    def publish(self) -> None:
+        """Replace the statistics that other threads read."""
+        self._picture = picture(self)
+
+    @property
+    def stats(self) -> RuntimeStats:
+        """Statistics as of the last round; for any thread."""
+        return self._picture()
+
+    def all_violations(self) -> list[Violation]:
+        """Violations of now, and those found at every step (debug mode) and at rest."""
+        return [*self.violations, *self.upkeep.violations, *self.watch.audit()]

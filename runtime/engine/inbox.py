@@ -1,0 +1,88 @@
+"""What other threads ask of the engine's thread, and the queue it comes through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from radixlang.errors import RuntimeClosedError
+from radixlang.runtime.requests.branch import BranchState, Operation, futures_of
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """An operation for a branch."""
+
+    state: BranchState
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stop a branch, or (with a future) only if that is not over yet."""
+
+    state: BranchState
+    future: Future[Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Run a function on the engine's thread."""
+
+    function: Callable[[], Any]
+    future: Future[Any]
+
+
+Command = Post | Cancel | Call
+
+
+class Inbox:
+    """Commands in the order they came. Putting never blocks and takes no lock of ours, since it
+    may happen inside a garbage collection on any thread."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Command | None] = SimpleQueue()
+        self.is_closed = False
+
+    def put(self, command: Command) -> None:
+        """Queue a command; after `close` it is answered with RuntimeClosedError at once."""
+        self._queue.put(command)
+        if self.is_closed:
+            self._refuse_all()
+
+    def put_stop(self) -> None:
+        """Let `take` return None behind what is queued now."""
+        self._queue.put(None)
+
+    def take(self, block: bool, timeout_s: float | None = None) -> Command | None:
+        """The next command, None for the stop. Raises queue.Empty where there is none."""
+        return self._queue.get(block, timeout_s)
+
+    def close(self) -> None:
+        """Answer what is queued, and whatever comes later, with RuntimeClosedError."""
+        self.is_closed = True
+        self._refuse_all()
+
+    def _refuse_all(self) -> None:
+        while True:
+            try:
+                command = self._queue.get(block=False)
+            except Empty:
+                return
+            error = RuntimeClosedError("the runtime is closed; make a new one")
+            for future in _answerable(command, error):
+                if not future.done():
+                    future.set_exception(error)
+
+
+def _answerable(command: Command | None, error: BaseException) -> list[Future[Any]]:
+    match command:
+        case Post(state, operation):
+            state.error = state.error or error
+            return futures_of(operation)
+        case Call(_, future):
+            return [future]
+    return []

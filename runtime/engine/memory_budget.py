@@ -1,0 +1,95 @@
+"""How much memory and how large a step: defaults for the machine, and checks of what was asked."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from radixlang.errors import ParameterError
+from radixlang.runtime.cache.kv_cache import KVCache
+from radixlang.runtime.models.config import ModelConfig
+
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_CPU_SHARE, _CPU_MAX_BYTES = 0.25, 4 * 2**30
+_GPU_SHARE = 0.85  # of what is free once the weights are loaded
+_MIN_TOKENS = 16
+_CPU_DRAFT = 8
+
+
+def max_batch_tokens_for(device: torch.device) -> int:
+    """Tokens a step: on a CPU few, since other branches wait for the step to end."""
+    return 512 if device.type == "cpu" else 8192
+
+
+def draft_tokens_for(device: torch.device, asked: int | None, *, deterministic: bool) -> int:
+    """Most tokens guessed ahead: on a GPU a step of one token replays a graph, and is cheaper.
+
+    Raises:
+        ParameterError: a negative number, or one beside `deterministic`, which computes a token
+            in the same calls however it came about.
+    """
+    if asked is None:
+        return 0 if deterministic or device.type != "cpu" else _CPU_DRAFT
+    if not isinstance(asked, int) or asked < 0:
+        raise ParameterError(f"draft_tokens must be 0 or more, got {asked!r}")
+    if asked and deterministic:
+        raise ParameterError(
+            f"draft_tokens={asked} guesses ahead, which computes a token in other calls than alone "
+            "and may change its last bits; leave it out, or give deterministic=False"
+        )
+    return asked
+
+
+def make_cache(
+    config: ModelConfig,
+    device: torch.device,
+    *,
+    page_size: int,
+    num_pages: int | None,
+    kv_bytes: int | None,
+    cold_tokens: int = 0,
+) -> KVCache:
+    """The KV tensors for a model, by pages, by bytes, or as the machine allows.
+
+    Raises:
+        ParameterError: sizes that contradict each other, or too small a pool to serve anything.
+    """
+    if num_pages is not None and kv_bytes is not None:
+        raise ParameterError("give the size of the KV pool as num_pages or as kv_bytes, not both")
+    if not isinstance(page_size, int) or not 1 <= page_size <= 256:
+        raise ParameterError(f"page_size must be an integer from 1 to 256, got {page_size!r}")
+    token_bytes = config.kv_bytes_per_token
+    if num_pages is None:
+        budget = _default_bytes(device) if kv_bytes is None else kv_bytes
+        num_pages = int(budget) // (token_bytes * page_size)
+    num_slots = num_pages * page_size
+    if num_slots < _MIN_TOKENS:
+        raise ParameterError(
+            f"a KV pool of {num_pages} pages of {page_size} tokens is too small: a token of "
+            f"{config.name} takes {token_bytes} bytes, and the smallest request {_MIN_TOKENS} "
+            f"tokens. Give at least kv_bytes={_MIN_TOKENS * token_bytes}"
+        )
+    return KVCache(
+        num_slots,
+        config.num_layers,
+        config.num_kv_heads,
+        config.head_dim,
+        num_cold_slots=cold_tokens,
+        dtype=_DTYPES[config.kv_dtype],
+        device=device,
+    )
+
+
+def _default_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free * _GPU_SHARE)
+    return min(int(_free_ram_bytes() * _CPU_SHARE), _CPU_MAX_BYTES)
+
+
+def _free_ram_bytes() -> int:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return _CPU_MAX_BYTES

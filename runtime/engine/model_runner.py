@@ -1,0 +1,191 @@
+"""Runs one step's sequences through the model: forest, plan, forward pass.
+
+While the same sequences decode one token each, the plan of the step before is moved on instead of
+built anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from radixlang.kernels.plan.plan import AttentionPlan, TreeBatch
+from radixlang.kernels.reference.attention import path_of
+from radixlang.runtime.cache.lease import Lease
+from radixlang.runtime.cache.page_pool import Slots
+from radixlang.runtime.cache.radix_tree import RadixNode
+from radixlang.runtime.engine.cuda_graphs import DecodeGraphs
+from radixlang.runtime.engine.kv_manager import Memory
+from radixlang.runtime.metrics.stats import StepProfile
+from radixlang.runtime.models.decoder import Decoder
+from radixlang.runtime.models.model import CausalModel, plan_for
+from radixlang.runtime.process.malloc import StepHeap
+from radixlang.runtime.scheduling.sequence import Sequence
+
+Batch = Items[tuple[Sequence, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The model's output of one step.
+
+    `hidden` is [num_tokens, hidden_size]; rows of sequence i of the batch start at `offsets[i]`.
+    `is_finite[i]` is False where a row of that sequence is NaN or infinite.
+    """
+
+    hidden: Tensor
+    offsets: list[int]
+    is_finite: list[bool]
+
+
+@dataclass(slots=True)
+class _Forest:
+    """Segments of a TreeBatch while it is put together."""
+
+    slots: list[Slots] = field(default_factory=list)
+    parent: list[int] = field(default_factory=list)
+    start: list[int] = field(default_factory=list)
+    quantized: list[bool] = field(default_factory=list)
+    index: dict[RadixNode, int] = field(default_factory=dict)
+
+    def segment_of(self, node: RadixNode) -> int:
+        """Index of a node's segment; it and what is above it are added at first need."""
+        missing: list[RadixNode] = []
+        at: RadixNode | None = node
+        while at is not None and at.parent is not None and at not in self.index:
+            missing.append(at)
+            at = at.parent
+        parent = self.index.get(at, -1) if at is not None else -1
+        for each in reversed(missing):
+            parent = self.add(each.slots, parent, each.start, each.quantized)
+            self.index[each] = parent
+        return parent
+
+    def add(self, slots: Slots, parent: int, start: int, quantized: bool = False) -> int:
+        """Append a segment; returns its index."""
+        self.slots.append(slots)
+        self.parent.append(parent)
+        self.start.append(start)
+        self.quantized.append(quantized)
+        return len(self.slots) - 1
+
+
+def tree_batch(batch: Batch) -> TreeBatch:
+    """The forest that a step's sequences attend over."""
+    forest = _Forest()
+    tails = []
+    for sequence, num_new in batch:
+        node = sequence.node
+        tail = sequence.tail[: sequence.num_written + num_new + len(sequence.draft)]
+        tails.append(forest.add(tail, forest.segment_of(node), node.end))
+    return TreeBatch(
+        segment_slots=forest.slots,
+        segment_parent=np.array(forest.parent, np.int32),
+        segment_start=np.array(forest.start, np.int32),
+        branch_segment=np.array(tails, np.int32),
+        branch_query_start=np.array([each.num_computed for each, _ in batch], np.int32),
+        branch_num_queries=np.array(_num_rows(batch), np.int32),
+        segment_quantized=np.array(forest.quantized) if any(forest.quantized) else None,
+    )
+
+
+def _num_rows(batch: Batch) -> list[int]:
+    """Rows that each sequence has in the step: its new tokens and its draft."""
+    return [num_new + len(sequence.draft) for sequence, num_new in batch]
+
+
+class ModelRunner:
+    """Owns the model and the plan of the last step.
+
+    Args:
+        deterministic: a branch's attention has the same bits alone and in any company.
+    """
+
+    def __init__(
+        self,
+        model: CausalModel,
+        memory: Memory,
+        profile: StepProfile,
+        *,
+        deterministic: bool = False,
+    ) -> None:
+        self.model = model
+        self._memory = memory
+        self._profile = profile
+        self._deterministic = deterministic
+        self._plan: AttentionPlan | None = None
+        self._planned: list[tuple[Sequence, RadixNode]] = []
+        self._layout = -1
+        self.num_plans = 0
+        self._graphs: DecodeGraphs | None = None
+        self._heap = StepHeap()
+
+    def run(self, batch: Batch) -> Output:
+        """Compute pending tokens (of each at least 1) and drafts of a batch and write their KV."""
+        with self._profile.part("plan"):
+            counts = _num_rows(batch)
+            plan = self._plan_for(batch, counts)
+            ids: list[int] = []
+            for sequence, num_new in batch:
+                ids += sequence.inputs(num_new).tolist()
+            input_ids = torch.from_numpy(np.array(ids, np.int64)).to(self.model.device)
+        with self._profile.part("model"):
+            hidden = self._forward(input_ids, plan)
+            finite = hidden.float().sum(dim=1).isfinite()
+            all_finite = bool(finite.all())
+        if hidden.device.type == "cpu":
+            self._heap.computed(len(ids))
+        offsets = list(accumulate(counts[:-1], initial=0))
+        if all_finite:
+            return Output(hidden, offsets, [True] * len(batch))
+        rows = finite.tolist()
+        good = [all(rows[at : at + n]) for at, n in zip(offsets, counts, strict=True)]
+        return Output(hidden, offsets, good)
+
+    def _forward(self, input_ids: Tensor, plan: AttentionPlan) -> Tensor:
+        model, cache = self.model, self._memory.cache
+        if model.device.type == "cuda" and isinstance(model, Decoder):
+            if self._graphs is None or self._graphs.model is not model:
+                self._graphs = DecodeGraphs(model, cache)
+            hidden = self._graphs.run(input_ids, plan)
+            if hidden is not None:
+                return hidden
+        return model.forward(input_ids, plan.positions, plan, cache)
+
+    def forget_plan(self) -> None:
+        """Build the next plan anew (slots of a leased node have moved)."""
+        self._plan = None
+
+    def tables(self) -> dict[str, tuple[Lease, Slots]]:
+        """By holder, a lease and the slots that a plan kept for the next step reads over it."""
+        plan = self._plan
+        if plan is None or self._layout != self._memory.tree.layout_version:
+            return {}
+        found = {}
+        for (sequence, node), tail in zip(
+            self._planned, plan.batch.branch_segment.tolist(), strict=True
+        ):
+            if sequence.lease is not None and sequence.node is node:
+                slots, _ = path_of(plan.batch, int(plan.batch.segment_parent[tail]))
+                found[f"{sequence.holder} #{sequence.arrival}"] = (sequence.lease, slots.numpy())
+        return found
+
+    def _plan_for(self, batch: Batch, counts: list[int]) -> AttentionPlan:
+        planned = [(sequence, sequence.node) for sequence, _ in batch]
+        is_decode = sum(counts) == len(batch)
+        layout = self._memory.tree.layout_version
+        plan = self._plan
+        if is_decode and plan is not None and planned == self._planned and layout == self._layout:
+            slots = [each.tail.item(each.num_written) for each, _ in planned]
+            plan.advance(np.array(slots, np.int64))
+            return plan
+        self.num_plans += 1
+        plan = plan_for(self.model, tree_batch(batch), deterministic=self._deterministic)
+        self._plan = plan if is_decode else None
+        self._planned, self._layout = planned, layout
+        return plan

@@ -1,0 +1,68 @@
+"""The engine's audit of itself: the cache's invariants, and who holds what without being alive."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radixlang.runtime.diagnostics.invariants import (
+    Violation,
+    audit,
+    commits_fit,
+    only_computed_is_cached,
+    tables_follow_tree,
+)
+from radixlang.runtime.diagnostics.leaks import cached_slots
+
+if TYPE_CHECKING:
+    from radixlang.runtime.engine.engine import EngineCore
+
+
+class Watch:
+    """Audits an engine; in debug mode after every step, with freed slots made unreadable."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self._core = core
+        self._owned = core.memory.pool.owned_slots()
+
+    def audit(self) -> list[Violation]:
+        """All violated invariants of now."""
+        memory, running = self._core.memory, self._core.scheduler.running
+        private = {f"{each.holder} #{each.arrival}": each.tail for each in running}
+        lengths = {each.holder: (each.num_written, len(each.tail)) for each in running}
+        return [
+            *audit(memory.tree, memory.pool, private),
+            *only_computed_is_cached(memory.tree, self._is_computed()),
+            *tables_follow_tree(memory.tree, self._core.runner.tables()),
+            *commits_fit(lengths),
+            *self._leaked_leases(),
+        ]
+
+    def after_step(self) -> list[Violation]:
+        """Audit, and fill what was freed since the last time with NaN: a reader would show."""
+        memory = self._core.memory
+        owned = memory.pool.owned_slots()
+        memory.cache.poison(np.setdiff1d(self._owned, owned))
+        self._owned = owned
+        return self.audit()
+
+    def _is_computed(self) -> NDArray[np.bool_]:
+        """[num_slots], of those in the tree: a forward pass has written them."""
+        memory = self._core.memory
+        slots = np.concatenate(cached_slots(memory.tree, memory.pool))
+        found = np.zeros(memory.pool.num_slots, bool)
+        found[slots] = memory.cache.is_written(slots)
+        return found
+
+    def _leaked_leases(self) -> list[Violation]:
+        """16, at any time: leases of branches and sequences that are no longer there."""
+        core = self._core
+        held = {each.lease for each in core.scheduler.running}
+        held |= {state.lease for state in core.branches.all()}
+        return [
+            Violation(16, "idle_is_empty", f"{lease.holder} is gone and leases {lease.node.end}")
+            for lease in core.memory.tree.leases
+            if lease not in held and lease.holder.startswith(("branch ", "generation ", "scoring "))
+        ]

@@ -1,0 +1,278 @@
+"""One step of the engine: what runs, what the logits say, what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from radixlang.errors import NumericalError, RadixlangError
+from radixlang.runtime.cache.node import num_common_tokens
+from radixlang.runtime.requests.generate_request import GenerateJob, no_token_left
+from radixlang.runtime.requests.mask_step import Masks
+from radixlang.runtime.sampling.sampler import SamplingRow, sample
+from radixlang.runtime.scheduling.sequence import Sequence
+from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT
+
+if TYPE_CHECKING:
+    from radixlang.protocol import TokenLogprob
+    from radixlang.runtime.engine.engine import EngineCore
+
+MAX_LOGIT_ROWS = 32  # rows of logits in memory at once: 200 KB each with 50,000 tokens
+
+
+@dataclass(slots=True, eq=False)
+class _Progress:
+    """One sequence in one step.
+
+    Its rows of the step's output [num_rows, hidden] begin at row `at`, for positions from `start`
+    on, and those of its draft are behind them. For a prompt whose end was remembered, num_new is
+    0 and the rows are its last.
+    """
+
+    sequence: Sequence
+    num_new: int
+    at: int
+    num_rows: int
+    start: int
+    is_finite: bool = True
+
+    @property
+    def stop(self) -> int:
+        """Position behind the rows."""
+        return self.start + self.num_rows
+
+    @property
+    def sampled(self) -> range:
+        """The rows that tokens are sampled from: the last, and those of the draft."""
+        behind = self.at + self.num_rows
+        return range(behind - 1, behind + len(self.sequence.draft))
+
+    def recorded(self) -> range:
+        """Positions whose logits the job wants, the sampled one left out."""
+        sequence, stop = self.sequence, self.stop
+        if stop == sequence.num_tokens and sequence.job.samples:
+            stop -= 1
+        return range(max(sequence.first_logit, self.start), stop)
+
+
+# What the sampler says of one row: id, whether its logits are finite, whether any may come.
+_Token = tuple[int, bool, bool, "TokenLogprob | None"]
+
+
+class Step:
+    """Runs steps for the engine's core."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self._core = core
+        self._masks = Masks()
+        self._vocab_size = core.branches.serving.vocab_size
+
+    @torch.inference_mode()
+    def run(self) -> None:
+        """Schedule, compute, sample, commit, and hand tokens to their jobs."""
+        core, profile = self._core, self._core.profile
+        profile.num_steps += 1
+        core.counters.num_steps += 1
+        with profile.part("schedule"):
+            batch = core.scheduler.next_batch()
+        self._masks.submit([sequence for sequence, _ in batch])
+        hidden, work = self._compute(batch)
+        with profile.part("masks"):
+            for job, error in self._masks.collect():
+                core.fail_job(job, error)
+        with profile.part("sampling"):
+            self._record(hidden, work)
+            tokens = self._sample(hidden, work)
+        with profile.part("tree"):
+            for each in work:
+                self._commit(hidden, each)
+        with profile.part("text"):
+            for each in work:
+                self._accept(each, tokens.get(each, ()))
+            self._end(work)
+
+    def close(self) -> None:
+        """End helper threads."""
+        self._masks.close()
+
+    def _compute(self, batch: list[tuple[Sequence, int]]) -> tuple[Tensor, list[_Progress]]:
+        """Run the model over what has pending tokens; the rest has its output already."""
+        running = [pair for pair in batch if pair[1]]
+        work: list[_Progress] = []
+        parts: list[Tensor] = []
+        if running:
+            out = self._core.runner.run(running)
+            parts.append(out.hidden)
+            for (sequence, n), at, is_finite in zip(
+                running, out.offsets, out.is_finite, strict=True
+            ):
+                work.append(_Progress(sequence, n, at, n, sequence.num_computed, is_finite))
+        if len(running) < len(batch):
+            self._recall([sequence for sequence, num_new in batch if not num_new], work, parts)
+        return parts[0] if len(parts) == 1 else torch.cat(parts or [torch.empty(0)]), work
+
+    def _recall(
+        self, sequences: list[Sequence], work: list[_Progress], parts: list[Tensor]
+    ) -> None:
+        """Add the output of prompts whose ends are remembered."""
+        at = sum(map(len, parts))
+        for sequence in sequences:
+            rows = self._core.memory.end_rows(sequence)
+            if rows is not None:
+                start = sequence.num_tokens - len(rows)
+                work.append(_Progress(sequence, 0, at, len(rows), start))
+                parts.append(rows)
+                at += len(rows)
+
+    def _record(self, hidden: Tensor, work: list[_Progress]) -> None:
+        """Logits of the positions that jobs ask for beside the sampled one, a part at a time."""
+        for each in work:
+            recorded = each.recorded()
+            if not recorded or not each.is_finite or not each.sequence.is_running:
+                continue
+            num_prompt = each.sequence.num_prompt
+            for first in recorded[::MAX_LOGIT_ROWS]:
+                stop = min(first + MAX_LOGIT_ROWS, recorded.stop)
+                rows = hidden[each.at + first - each.start : each.at + stop - each.start]
+                try:
+                    each.sequence.job.record(each.sequence, first, self._logits(rows))
+                except RadixlangError as error:
+                    self._core.fail_job(each.sequence.job, error)
+                    break
+            if each.sequence.is_running and each.sequence.num_prompt < num_prompt:
+                self._shorten(each)
+
+    def _shorten(self, each: _Progress) -> None:
+        """A prompt was healed: what was computed of its old end is worth nothing."""
+        sequence = each.sequence
+        each.num_rows = sequence.num_prompt - each.start
+        each.num_new = min(each.num_new, each.num_rows)
+        self._core.memory.retreat(sequence, sequence.num_prompt)
+
+    def _sample(self, hidden: Tensor, work: list[_Progress]) -> dict[_Progress, list[_Token]]:
+        """Tokens for the sampled rows; those whose constraint fails here are left out."""
+        asked = [(each, rows) for each in work if (rows := self._rows(each))]
+        index = [at for each, _ in asked for at in each.sampled]
+        rows = [row for _, rows in asked for row in rows]
+        tokens: list[_Token] = []
+        for start in range(0, len(rows), MAX_LOGIT_ROWS):
+            here = slice(start, start + MAX_LOGIT_ROWS)
+            logits = self._logits(_select(hidden, index[here]))
+            got = sample(logits, rows[here], self._vocab_size)
+            del logits  # before the next ones take as much
+            tokens += zip(got.token_ids, got.is_finite, got.is_allowed, got.logprobs, strict=True)
+        rest = iter(tokens)
+        return {each: list(islice(rest, len(rows))) for each, rows in asked}
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        with self._core.profile.part("model"):
+            return self._core.runner.model.logits(hidden)
+
+    def _rows(self, each: _Progress) -> list[SamplingRow]:
+        """What the sampler is asked for; nothing where no token is to come after the rows."""
+        sequence, job = each.sequence, each.sequence.job
+        is_last = each.stop == sequence.num_tokens and each.is_finite
+        if not (is_last and isinstance(job, GenerateJob) and job.ended is None):
+            return []
+        if not sequence.is_running:
+            return []
+        try:
+            return job.rows()
+        except RadixlangError as error:
+            self._core.fail_job(job, error)
+            return []
+
+    def _commit(self, hidden: Tensor, each: _Progress) -> None:
+        """The computed prompt comes into the tree; a bad one never does."""
+        core, sequence = self._core, each.sequence
+        if not each.is_finite:
+            core.fail_job(sequence.job, _not_finite(sequence))
+        if not sequence.is_running or not each.num_new:
+            return
+        was_prefilling = sequence.is_prefilling
+        core.memory.wrote(sequence, each.num_new)
+        if not was_prefilling:
+            return
+        core.memory.commit(sequence, min(sequence.num_computed, sequence.num_prompt))
+        is_whole = sequence.num_computed == sequence.num_tokens == sequence.num_prompt
+        if sequence.job.samples and is_whole:
+            stop = each.at + each.num_rows
+            core.memory.ends.put(sequence.node, hidden[max(each.at, stop - 2) : stop].clone())
+        core.scheduler.committed(sequence)
+
+    def _accept(self, each: _Progress, tokens: Items[_Token]) -> None:
+        """Give a generation its tokens, and readers what is new."""
+        core, sequence = self._core, each.sequence
+        job = sequence.job
+        if not sequence.is_running or not isinstance(job, GenerateJob):
+            return
+        try:
+            self._accept_tokens(sequence, job, tokens)
+        except RadixlangError as error:
+            core.fail_job(job, error)
+            return
+        core.count_generated(job)
+        if job.is_followed and job.ended is None:
+            job.tell(core.later)
+
+    def _accept_tokens(self, sequence: Sequence, job: GenerateJob, tokens: Items[_Token]) -> None:
+        """Take the sampled tokens as long as the draft foresaw them, and the one after those."""
+        draft, sequence.draft = sequence.draft, NO_DRAFT
+        num_kept = 0
+        for row, (token_id, is_finite, is_allowed, logprob) in enumerate(tokens):
+            if row < num_kept:
+                continue  # what comes after this one was forced
+            if not is_finite:
+                raise _not_finite(sequence)
+            if not is_allowed:
+                raise no_token_left(job)
+            num_before = sequence.num_tokens
+            job.accept(token_id, logprob)
+            if job.ended is not None:
+                break
+            new = sequence.tokens[num_before:]  # with what a constraint forces behind it
+            num_same = num_common_tokens(new.tobytes(), draft[num_kept:].tobytes())
+            self._core.memory.wrote(sequence, num_same)
+            num_kept += num_same
+            if num_same < len(new):
+                break
+        if len(draft) and job.drafter is not None:
+            job.drafter.learn(len(draft), num_kept)
+            self._core.counters.num_draft_tokens += len(draft)
+            self._core.counters.num_accepted_draft_tokens += num_kept
+
+    def _end(self, work: list[_Progress]) -> None:
+        """Finish the jobs that have all they need."""
+        core = self._core
+        for each in work:
+            sequence, job = each.sequence, each.sequence.job
+            if not sequence.is_running:
+                continue
+            if not job.samples and not sequence.num_pending:
+                core.scheduler.remove(sequence)
+                core.memory.detach(sequence)
+                for follower in reversed(job.computed(sequence)):
+                    core.scheduler.add(follower, first=True)
+            if job.is_ready and job.branch.job is job:
+                core.finish_job(job)
+                core.advance(job.branch)
+
+
+def _not_finite(sequence: Sequence) -> NumericalError:
+    return NumericalError(
+        f"the model produced NaN or infinite values for this request, at one of the "
+        f"{sequence.num_tokens} tokens of its prompt and generation. Nothing of it was cached. "
+        "Load the model with dtype='float32', or check its weights"
+    )
+
+
+def _select(hidden: Tensor, index: list[int]) -> Tensor:
+    """Rows of the step's output; as it is where it is all of them, in order."""
+    if index == list(range(len(hidden))):
+        return hidden
+    return hidden[torch.tensor(index, device=hidden.device)]

@@ -1,1 +1,0 @@
-"""lark in front: grammars and regexes as their own tools read them, lowered to masks."""

@@ -1,0 +1,218 @@
+"""Builds a decoder in 8 bits: the stream rotated where it can be, every weight in levels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from radixlang.runtime.models.assemble import Assembler, in_threads
+from radixlang.runtime.models.config import ModelConfig
+from radixlang.runtime.models.decoder import Embedding, TableEmbedding
+from radixlang.runtime.models.int8.decoder import Int8Decoder, Int8Head, Int8Layer
+from radixlang.runtime.models.int8.linear import (
+    Int8Product,
+    Int8Rows,
+    quantize_rows,
+    warn_once_in_silence,
+)
+from radixlang.runtime.models.int8.ops import Int8Ops, OpsShape, plain_ops
+from radixlang.runtime.models.int8.rotation import BlockHadamard, ResidualRotation
+from radixlang.runtime.models.int8.weight_cache import RowStore
+from radixlang.runtime.models.weights import WeightSource
+
+# Families whose models `benchmarks/quality.py` found within KL 0.01 and top-1 0.95 of float32.
+MEASURED_FAMILIES = frozenset({"llama", "gemma3_text"})
+STREAM_BLOCK = 128
+HEAD_PIECE = 8192  # rows
+Biases = tuple[torch.Tensor | None, torch.Tensor | None]
+
+
+def build_int8_decoder(
+    config: ModelConfig,
+    source: WeightSource,
+    store: RowStore | None = None,
+    make_ops: Callable[[OpsShape], Int8Ops] = plain_ops,
+) -> Int8Decoder:
+    """Assemble a decoder with 8-bit weights on the CPU.
+
+    In exact arithmetic it computes what the checkpoint does. Families with norms after their
+    sublayers (Gemma) keep their stream and gains: such a norm's gain does not commute with a
+    rotation, and their gains tame the stream's large channels. There every product's input is
+    rotated in the loop, in blocks. What was folded and rounded goes into the store, and comes from
+    there at the next start.
+
+    Raises:
+        ModelFormatError: a tensor is missing or has another shape than the configuration says.
+    """
+    warn_once_in_silence()
+    folder = _Folder(config, source, store or RowStore(None))
+    (embed, head), layers = in_threads(folder.outer, folder.layer, config.num_layers)
+    ops = make_ops(folder.shape(layers[0]))
+    return Int8Decoder(config, layers, embed, head, ops, after_embed=folder.after_embed)
+
+
+class _Folder:
+    """Folds norms and rotations into one model's weights."""
+
+    def __init__(self, config: ModelConfig, source: WeightSource, store: RowStore) -> None:
+        self._config = config
+        self._store = store
+        self._source = source
+        self._assembler = Assembler(config, source, torch.float32, torch.device("cpu"))
+        hidden = config.hidden_size
+        self._residual = None if config.post_norms else ResidualRotation(hidden)
+        self._stream = BlockHadamard(hidden, STREAM_BLOCK) if config.post_norms else None
+        self._inner = BlockHadamard(config.intermediate_size)
+        self._heads = BlockHadamard(config.head_dim)  # attention commutes with it
+        first = (config.num_heads + config.num_kv_heads) * config.head_dim
+        # Values are held finer: the value of the first token, which every token attends to, is
+        # nearly zero by cancellation, and an error in it is added to the whole text.
+        self._value_rows = (first, first + config.num_kv_heads * config.head_dim)
+
+    @property
+    def after_embed(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        """Embedded tokens are rotated when looked up: cheaper than rotating the whole table."""
+        return None if self._residual is None else self._residual.columns
+
+    def shape(self, layer: Int8Layer) -> OpsShape:
+        """What the ops of the model hang on, a layer being like another."""
+        config = self._config
+        return OpsShape(
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            activation=config.activation,
+            norm_eps=config.norm_eps,
+            kv_dtype=config.kv_dtype,
+            stream_block=1 if self._stream is None else self._stream.size,
+            inner_block=self._inner.size,
+            has_gains=layer.attn_gain is not None,
+            has_post_norms=layer.attn_post_gain is not None,
+            has_qk_gain=layer.qk_gain is not None,
+            has_qkv_bias=layer.qkv_bias is not None,
+            has_write_biases=layer.o_bias is not None,
+            has_gate_up_bias=layer.gate_up_bias is not None,
+        )
+
+    def outer(self) -> tuple[Embedding, Int8Head]:
+        """The embedding, and the head that reads the stream."""
+        config = self._config
+        embed = self._table("embed")
+        tied = config.tie_embeddings or "head.weight" not in self._source
+        rows = self._store.rows("head", lambda: self._head(embed if tied else self._table("head")))
+        bias = self._assembler.bias("head", config.vocab_size)
+        return embed, Int8Head(Int8Product(rows, wide=True), self._gain("norm"), bias)
+
+    def _head(self, table: Embedding) -> Int8Rows:
+        # In ops: a large vocabulary's head in float32 would be the largest thing in memory.
+        pieces = torch.split(torch.arange(self._config.vocab_size), HEAD_PIECE)
+        parts = [quantize_rows(self._reads(table(piece), "norm")) for piece in pieces]
+        levels, scales = zip(*parts, strict=True)
+        return Int8Rows(torch.cat(levels), torch.cat(scales))
+
+    def _table(self, name: str) -> Embedding:
+        """Rows of a [vocab_size, hidden_size] matrix, from the file's blocks where it has such."""
+        stored = self._source.lookup(f"{name}.weight")
+        if stored is not None:
+            return stored
+        config = self._config
+        return TableEmbedding(self._assembler.matrix(name, config.vocab_size, config.hidden_size))
+
+    def layer(self, index: int) -> Int8Layer:
+        """Layer `index`, folded, rotated and packed."""
+        take, prefix = self._assembler, f"layers.{index}"
+        o_bias, down_bias = self._write_biases(prefix)
+        return Int8Layer(
+            qkv=self._qkv(prefix),
+            o=self._o(prefix),
+            gate_up=self._gate_up(prefix),
+            down=self._down(prefix),
+            attn_gain=self._gain(f"{prefix}.attn_norm"),
+            qkv_bias=self._qkv_bias(prefix),
+            qk_gain=take.qk_gain(prefix),
+            o_bias=o_bias,
+            attn_post_gain=self._post_gain(f"{prefix}.attn_post_norm"),
+            mlp_gain=self._gain(f"{prefix}.mlp_norm"),
+            gate_up_bias=take.gate_up_bias(prefix),
+            down_bias=down_bias,
+            mlp_post_gain=self._post_gain(f"{prefix}.mlp_post_norm"),
+        )
+
+    def _gain(self, name: str) -> torch.Tensor | None:
+        """Of a norm of the stream; it is in the weight behind it where the stream is rotated."""
+        if self._residual is not None:
+            return None
+        return self._assembler.gain(name, self._config.hidden_size)
+
+    def _post_gain(self, name: str) -> torch.Tensor | None:
+        config = self._config
+        return self._assembler.gain(name, config.hidden_size) if config.post_norms else None
+
+    def _qkv(self, prefix: str) -> Int8Product:
+        fine, norm = self._value_rows, f"{prefix}.attn_norm"
+        values = slice(*fine)
+
+        def fold() -> Int8Rows:
+            weight = self._assembler.qkv(prefix)
+            weight[values] = self._heads(weight[values].t().contiguous()).t()
+            return quantize_rows(self._reads(weight, norm), fine)
+
+        return Int8Product(self._store.rows(f"{prefix}.qkv", fold))
+
+    def _qkv_bias(self, prefix: str) -> torch.Tensor | None:
+        bias, values = self._assembler.qkv_bias(prefix), slice(*self._value_rows)
+        if bias is not None:
+            bias[values] = self._heads(bias[None, values])[0]
+        return bias
+
+    def _o(self, prefix: str) -> Int8Product:
+        config, name = self._config, f"{prefix}.o"
+        width = config.num_heads * config.head_dim
+
+        def fold() -> Int8Rows:
+            weight = self._assembler.matrix(name, config.hidden_size, width)
+            return quantize_rows(self._writes(self._heads(weight)))
+
+        return Int8Product(self._store.rows(name, fold))
+
+    def _gate_up(self, prefix: str) -> Int8Product:
+        norm = f"{prefix}.mlp_norm"
+
+        def fold() -> Int8Rows:
+            return quantize_rows(self._reads(self._assembler.gate_up(prefix), norm))
+
+        return Int8Product(self._store.rows(f"{prefix}.gate_up", fold))
+
+    def _down(self, prefix: str) -> Int8Product:
+        config, name = self._config, f"{prefix}.down"
+
+        def fold() -> Int8Rows:
+            weight = self._assembler.matrix(name, config.hidden_size, config.intermediate_size)
+            return quantize_rows(self._writes(self._inner(weight)))
+
+        return Int8Product(self._store.rows(name, fold))
+
+    def _reads(self, weight: torch.Tensor, norm: str) -> torch.Tensor:
+        """A weight that reads the stream through a norm."""
+        if self._stream is not None:
+            return self._stream(weight)
+        assert self._residual is not None
+        return self._residual.columns(weight * self._assembler.gain(norm, self._config.hidden_size))
+
+    def _writes(self, weight: torch.Tensor) -> torch.Tensor:
+        """A weight that adds to the stream."""
+        return weight if self._residual is None else self._residual.rows(weight)
+
+    def _write_biases(self, prefix: str) -> Biases:
+        """Of what adds to the stream: both are there or none, as one op serves both."""
+        hidden = self._config.hidden_size
+        found = [self._assembler.bias(f"{prefix}.{name}", hidden) for name in ("o", "down")]
+        if all(bias is None for bias in found):
+            return None, None
+        o, down = (torch.zeros(hidden) if bias is None else bias for bias in found)
+        if self._residual is None:
+            return o, down
+        return self._residual.columns(o[None])[0], self._residual.columns(down[None])[0]

@@ -1,0 +1,169 @@
+"""The decoder in 8 bits: products of levels, and what is between them.
+
+The same arithmetic as `Decoder`'s over flat batches, cut where the products are: what comes out
+of one is scaled, used and rounded to the levels of the next in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from radixlang.kernels.attention import attend_packed
+from radixlang.runtime.models.config import ModelConfig
+from radixlang.runtime.models.decoder import Embedding, scaled_rows, soft_capped
+from radixlang.runtime.models.int8.linear import Int8Product, whole_tiles
+from radixlang.runtime.models.int8.ops import Int8Ops, Levels
+from radixlang.runtime.models.rotary import Rotary
+
+Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys and values: see `Int8Ops.heads`
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Layer:
+    """Weights of one layer; gains and biases are None where the model has none.
+
+    A gain of the stream is None where it is folded into the weight behind it.
+    """
+
+    qkv: Int8Product
+    o: Int8Product
+    gate_up: Int8Product
+    down: Int8Product
+    attn_gain: Tensor | None = None
+    qkv_bias: Tensor | None = None
+    qk_gain: Tensor | None = None
+    o_bias: Tensor | None = None
+    attn_post_gain: Tensor | None = None
+    mlp_gain: Tensor | None = None
+    gate_up_bias: Tensor | None = None
+    down_bias: Tensor | None = None
+    mlp_post_gain: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Head:
+    """The output head and what is before it."""
+
+    product: Int8Product
+    gain: Tensor | None
+    bias: Tensor | None
+
+
+class Int8Decoder:
+    """A causal model of one of the lean families in 8 bits, on a CPU.
+
+    Args:
+        embed: token ids to rows of hidden_size.
+        head: hidden_size to vocab_size.
+        ops: all arithmetic but products and attention.
+        after_embed: what turns embedded tokens into the stream that the layers read.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        layers: Sequence[Int8Layer],
+        embed: Embedding,
+        head: Int8Head,
+        ops: Int8Ops,
+        *,
+        after_embed: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.device = torch.device("cpu")
+        self.config = config
+        self._layers = tuple(layers)
+        # The norm behind a layer is the next layer's, or the head's.
+        self._next_gains = (*(layer.attn_gain for layer in layers[1:]), head.gain)
+        self._embed = embed
+        self._head = head
+        self._ops = ops
+        self._after_embed = after_embed
+        self._rotary = [Rotary(rope, config.head_dim, self.device) for rope in config.ropes]
+
+    @property
+    def num_weight_bytes(self) -> int:
+        """Bytes of all weights as held in memory."""
+        products = [part for layer in self._layers
+                    for part in (layer.qkv, layer.o, layer.gate_up, layer.down)]  # fmt: skip
+        held: Iterable[Any] = (*products, self._embed, self._head.product)
+        return sum(part.num_bytes for part in held)
+
+    @torch.no_grad()
+    def forward(self, input_ids: Tensor, positions: Tensor, plan: Any, kv: Any) -> Tensor:
+        """See `Decoder.forward`."""
+        ops, layers = self._ops, self._layers
+        num_tokens, positions = len(input_ids), _padded(positions)
+        turns = [torch.view_as_real(rotary.at(positions)) for rotary in self._rotary]
+        stream = self._embedded(_padded(input_ids))
+        levels, scale = ops.read(stream, layers[0].attn_gain)
+        for index, (layer, next_gain) in enumerate(zip(layers, self._next_gains, strict=True)):
+            turn = turns[self.config.layer_rope[index]]
+            heads = ops.heads(layer.qkv(levels), scale, turn, layer.qkv_bias, layer.qk_gain)
+            levels, scale = self._attended(index, heads, kv[index], plan)
+            stream, levels, scale = ops.add_read(
+                stream, layer.o(levels), scale, layer.o_bias, layer.attn_post_gain, layer.mlp_gain
+            )
+            levels, scale = ops.activated(layer.gate_up(levels), scale, layer.gate_up_bias)
+            stream, levels, scale = ops.add_read(
+                stream, layer.down(levels), scale, layer.down_bias, layer.mlp_post_gain, next_gain
+            )
+        return stream[:num_tokens]
+
+    @torch.no_grad()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """See `Decoder.logits`."""
+        levels, scale = self._ops.read(_padded(hidden), self._head.gain)
+        logits: Tensor = self._head.product(levels)[: len(hidden)].mul_(scale[: len(hidden)])
+        if self._head.bias is not None:
+            logits.add_(self._head.bias)
+        return soft_capped(logits.float(), self.config.logit_soft_cap)
+
+    def _embedded(self, input_ids: Tensor) -> Tensor:
+        stream = scaled_rows(self._embed, input_ids, self.config.embed_scale)
+        return stream if self._after_embed is None else self._after_embed(stream)
+
+    def _attended(self, index: int, heads: Heads, layer_kv: Any, plan: Any) -> Levels:
+        """Attention's output in levels."""
+        config = self.config
+        q, k, v = heads if len(heads[0]) == plan.num_tokens else _cut(heads, plan.num_tokens)
+        out = attend_packed(
+            q,
+            k,
+            v,
+            layer_kv,
+            plan,
+            scale=config.attention_scale,
+            window=config.windows[index],
+            soft_cap=config.attention_soft_cap,
+        )
+        if isinstance(out, Tensor):
+            return self._ops.attended(_padded(out))
+        levels = self._ops.joined(out.first, out.first_lse, out.second, out.second_lse)
+        return _padded_levels(levels, plan.row_inverse)
+
+
+def _cut(heads: Heads, num_tokens: int) -> Heads:
+    """Without the rows that are padding."""
+    q, k, v = heads
+    return q[:num_tokens], k[:num_tokens], v[:num_tokens]
+
+
+def _padded(rows: Tensor) -> Tensor:
+    """As many rows as products like, the last of them zeros; contiguous, as compiled ops ask."""
+    num_padding = whole_tiles(len(rows)) - len(rows)
+    if not num_padding:
+        return rows.contiguous()
+    return F.pad(rows, (0, 0) * (rows.dim() - 1) + (0, num_padding))
+
+
+def _padded_levels(levels: Levels, order: Tensor | None) -> Levels:
+    """The same of levels and their scales, put in order first."""
+    if order is None:
+        return _padded(levels[0]), _padded(levels[1])
+    return _padded(levels[0].index_select(0, order)), _padded(levels[1].index_select(0, order))

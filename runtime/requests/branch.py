@@ -1,0 +1,318 @@
+"""Branches: the handle that callers hold, and the engine's side of it.
+
+A handle only posts operations and returns futures. `BranchState` belongs to the engine's thread:
+fixed tokens, the run of text since the last generation, a lease, and the queue of operations.
+Text is tokenised as one run when its tokens are first needed, so `extend(a); extend(b)` equals
+`extend(a + b)`, across forks as well. Generated tokens are never tokenised again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from radixlang.errors import ParameterError, StateClosedError
+from radixlang.protocol import Generation, OptionScore, check_next_in
+from radixlang.runtime.cache.lease import Lease
+from radixlang.runtime.cache.radix_tree import Namespace
+from radixlang.runtime.scheduling.sequence import TokenIds
+from radixlang.sampling_params import SamplingParams
+
+NO_TOKENS: TokenIds = np.empty(0, np.int32)
+Piece = str | tuple[int, ...]
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """Append text, Markup or token ids."""
+
+    content: Piece
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Run a generation."""
+
+    params: SamplingParams
+    constraint: Any | None
+    generation: Generation
+    deadline_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Score options."""
+
+    options: tuple[str, ...]
+    future: Future[list[OptionScore]]
+    deadline_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Bring children into being."""
+
+    children: tuple[BranchState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """Note when what is on the branch by now is read again: in so many requests, or never."""
+
+    next_in: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTokens:
+    """Tell the tokens so far."""
+
+    future: Future[tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Let go of everything."""
+
+
+Operation = Extend | Generate | Score | Fork | Expect | ReadTokens | Release
+
+
+@dataclass(slots=True)
+class Family:
+    """A branch and all forks of it: how many tokens were cached when their first request began."""
+
+    num_found: int | None = None
+
+    def found(self, num_tokens: int) -> None:
+        """A request of the family found so many tokens."""
+        known = self.num_found
+        self.num_found = num_tokens if known is None else min(known, num_tokens)
+
+
+class BranchState:
+    """The engine's side of a branch; touched by the engine's thread only.
+
+    `fixed` are tokens that stay as they are, `run` the pieces since then. `error` is the first
+    error; every later future fails with it. A branch that is not `born` waits for the fork
+    that makes it. `next_use` is when its path is wanted again, as far as the program has said.
+    """
+
+    __slots__ = ("error", "family", "fixed", "is_born", "job", "last_use", "lease", "name",
+                 "namespace", "next_use", "operations", "run")  # fmt: skip
+
+    def __init__(self, namespace: Namespace, name: str, *, is_born: bool) -> None:
+        self.namespace = namespace
+        self.name = name
+        self.is_born = is_born
+        self.fixed = NO_TOKENS
+        self.run: tuple[Piece, ...] = ()
+        self.lease: Lease | None = None
+        self.operations: deque[Operation] = deque()
+        self.job: Any | None = None
+        self.error: BaseException | None = None
+        self.last_use = 0
+        self.next_use: float | None = None
+        self.family = Family()
+
+    def run_ids(self, encode_run: Callable[..., list[int]], extra: str | None = None) -> list[int]:
+        """Token ids of the run and of `extra` text behind it, tokenised as one.
+
+        Token ids among the pieces cut the run in two.
+        """
+        ids: list[int] = []
+        texts: list[str] = []
+        at_start = not len(self.fixed)
+        for piece in self.run if extra is None else (*self.run, extra):
+            if isinstance(piece, str):
+                texts.append(piece)
+                continue
+            if texts:
+                ids += encode_run(texts, at_start=at_start)
+            ids += piece
+            texts, at_start = [], False
+        if texts or at_start:
+            ids += encode_run(texts, at_start=at_start)
+        return ids
+
+    def prompt(self, encode_run: Callable[..., list[int]]) -> TokenIds:
+        """All tokens, the run tokenised."""
+        ids = self.run_ids(encode_run)
+        return np.concatenate((self.fixed, np.array(ids, np.int32))) if ids else self.fixed
+
+    def drop_lease(self) -> None:
+        """Release the lease, if there is one."""
+        lease, self.lease = self.lease, None
+        if lease is not None:
+            lease.release()
+
+
+class Scoring(Future[list[OptionScore]]):
+    """The future of a scoring; `cancel` stops the engine's work on it, as for a Generation."""
+
+    def __init__(self, on_cancel: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_cancel = on_cancel
+
+    def cancel(self) -> bool:
+        """Ask the engine to stop; the future then raises our CancelledError."""
+        if self.done():
+            return False
+        self._on_cancel()
+        return True
+
+
+class EngineBranch:
+    """A branch of a Runtime; implements `radixlang.protocol.Branch`.
+
+    A handle that nobody refers to any more releases its branch.
+    """
+
+    __slots__ = ("__weakref__", "_is_released", "_runtime", "_state")
+
+    def __init__(self, runtime: Any, state: BranchState) -> None:
+        self._runtime = runtime
+        self._state = state
+        self._is_released = False
+
+    def extend(self, content: str | Sequence[int]) -> None:
+        """Queue text, Markup or token ids. Raises ParameterError for anything else."""
+        self._post(Extend(_piece(content, self._runtime.num_token_ids)))
+
+    def generate(
+        self,
+        params: SamplingParams,
+        constraint: Any | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Generation:
+        """Queue a generation; after timeout_s seconds it fails with DeadlineError."""
+        if not isinstance(params, SamplingParams):
+            raise ParameterError(f"params must be SamplingParams, got {type(params).__name__}")
+        core, state = self._runtime.core, self._state
+        generation = Generation(lambda: core.post_cancel_job(state, generation))
+        self._post(Generate(params, constraint, generation, _deadline(timeout_s)))
+        return generation
+
+    def score(
+        self, options: Sequence[str], *, timeout_s: float | None = None
+    ) -> Future[list[OptionScore]]:
+        """Queue the scoring of options after the prompt so far."""
+        texts = _options(options)
+        core, state = self._runtime.core, self._state
+        future = Scoring(lambda: core.post_cancel_job(state, future))
+        self._post(Score(texts, future, _deadline(timeout_s)))
+        return future
+
+    def fork(self, n: int) -> list[EngineBranch]:
+        """n branches that start where this one is once its queued operations have run."""
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise ParameterError(f"fork needs a number of branches of at least 0, got {n!r}")
+        states = tuple(
+            BranchState(self._state.namespace, next_name(), is_born=False) for _ in range(n)
+        )
+        self._post(Fork(states))
+        return [EngineBranch(self._runtime, state) for state in states]
+
+    def tokens(self) -> Future[tuple[int, ...]]:
+        """Queue a reading of the branch's token ids, pending text tokenised."""
+        future: Future[tuple[int, ...]] = Future()
+        self._post(ReadTokens(future))
+        return future
+
+    def expect(self, next_in: int | None) -> None:
+        """Queue a hint for eviction: when what is on the branch by then is read again."""
+        self._post(Expect(check_next_in(next_in)))
+
+    def cancel(self) -> None:
+        """Fail what is queued or running with CancelledError, then release."""
+        self._is_released = True
+        self._runtime.core.post_cancel_branch(self._state)
+
+    def release(self) -> None:
+        """Free what only this branch holds, once its queued operations have run."""
+        if not self._is_released:
+            self._is_released = True
+            self._runtime.core.post(self._state, Release())
+
+    def _post(self, operation: Operation) -> None:
+        self._runtime.core.post(self._state, operation)
+
+    def __del__(self) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"EngineBranch({self._state.name})"
+
+
+def next_name() -> str:
+    """A label for a new branch."""
+    return f"branch {next(_numbers)}"
+
+
+def futures_of(operation: Operation) -> list[Future[Any]]:
+    """The futures that somebody may wait for because of an operation."""
+    match operation:
+        case Generate():
+            return [operation.generation]
+        case Score() | ReadTokens():
+            return [operation.future]
+    return []
+
+
+def released_error(state: BranchState) -> StateClosedError:
+    """The error of an operation posted after release."""
+    return StateClosedError(f"{state.name} was released; fork it before, or start a new branch")
+
+
+def _deadline(timeout_s: float | None) -> float | None:
+    if timeout_s is None:
+        return None
+    if not timeout_s > 0:
+        raise ParameterError(f"timeout_s must be above 0, got {timeout_s!r}")
+    return time.monotonic() + timeout_s
+
+
+def _options(options: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(options, str):
+        raise ParameterError(f"score needs a list of options, got the text {options!r}")
+    texts = tuple(options)
+    if not texts:
+        raise ParameterError("score needs at least one option, got none")
+    for text in texts:
+        if not isinstance(text, str):
+            raise ParameterError(f"options must be text, got {text!r}")
+    return texts
+
+
+def _piece(content: Any, num_token_ids: int) -> Piece:
+    if isinstance(content, str):
+        return content
+    try:
+        ids = np.asarray(content)
+    except (TypeError, ValueError):
+        ids = np.empty(0, object)
+    if ids.size == 0 and not isinstance(content, (str, bytes)) and _is_empty(content):
+        return ()
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise ParameterError(f"a branch is extended by text or token ids, got {content!r:.80}")
+    if ids.min() < 0 or ids.max() >= num_token_ids:
+        wrong = int(ids.min() if ids.min() < 0 else ids.max())
+        raise ParameterError(
+            f"token id {wrong} is not in this model's vocabulary of {num_token_ids}"
+        )
+    return tuple(ids.tolist())
+
+
+def _is_empty(content: Any) -> bool:
+    try:
+        return len(content) == 0
+    except TypeError:
+        return False

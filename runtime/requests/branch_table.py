@@ -1,0 +1,271 @@
+"""Operations of branches carried out: from text to tokens, from operations to jobs."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from radixlang.errors import ParameterError, PoolExhaustedError, PromptTooLongError
+from radixlang.protocol import Markup
+from radixlang.runtime.cache.radix_tree import Namespace
+from radixlang.runtime.requests.branch import (
+    BranchState,
+    Expect,
+    Extend,
+    Fork,
+    Generate,
+    Operation,
+    ReadTokens,
+    Release,
+    Score,
+    released_error,
+)
+from radixlang.runtime.requests.generate_request import GenerateJob, GenerationLimits
+from radixlang.runtime.requests.next_use_hints import NextUses
+from radixlang.runtime.requests.request import Job
+from radixlang.runtime.requests.score_request import ScoreJob, num_shared
+from radixlang.runtime.sampling.counter_rng import SeedSource
+from radixlang.runtime.scheduling.sequence import Sequence, TokenIds
+from radixlang.runtime.speculative.ngram_cache import NgramCache, Writing
+from radixlang.runtime.speculative.prompt_lookup import Drafter
+from radixlang.runtime.text.option_tokens import option_runs
+from radixlang.runtime.text.stop_strings import TextTracker
+from radixlang.runtime.text.token_healing import Healer, Unstable
+from radixlang.runtime.text.tokenizer import Tokenizer
+
+Later = Callable[[Callable[[], None]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What branches need to know of the model.
+
+    `vocab_size` bounds the ids that may be generated, `num_logits` is the width of the logits,
+    `max_tokens_held` the tokens that the pool has room for, `draft_tokens` the most that a step
+    guesses ahead.
+    """
+
+    tokenizer: Tokenizer
+    context_length: int
+    vocab_size: int
+    num_logits: int
+    end_ids: tuple[int, ...]
+    max_tokens_held: int
+    draft_tokens: int = 0
+
+
+class Branches:
+    """All branches that were not released, and what their operations do.
+
+    Branches at rest hold a lease on their path, so that it stays cached. Under pressure
+    `yield_lease` takes one back, from the branch that has been at rest the longest.
+    """
+
+    def __init__(self, serving: Serving, seeds: SeedSource, next_uses: NextUses) -> None:
+        self.serving = serving
+        self._next_uses = next_uses
+        self._seeds = seeds
+        self._healer: Healer | None = None
+        self.ngrams = NgramCache()
+        self.weights_version = 0
+        self._live: dict[BranchState, None] = {}
+        self._resting: OrderedDict[BranchState, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def all(self) -> list[BranchState]:
+        """Every branch that was not released."""
+        return list(self._live)
+
+    def start(self, state: BranchState, operation: Operation, later: Later) -> Job | None:
+        """Carry out an operation; returns the job where it needs the model."""
+        self._live[state] = None
+        state.namespace = self.current(state.namespace)
+        match operation:
+            case Extend(content):
+                state.run = (*state.run, content)
+            case Generate():
+                self._next_uses.begin_request(state)
+                return self._generate(state, operation)
+            case Score():
+                self._next_uses.begin_request(state)
+                return self._score(state, operation)
+            case Fork(children):
+                for child in children:
+                    self._bear(state, child)
+            case Expect(next_in):
+                self._next_uses.expect(state, next_in, len(self._live))
+            case ReadTokens(future):
+                tokens = tuple(state.prompt(self.serving.tokenizer.encode_run).tolist())
+                later(lambda: None if future.done() else future.set_result(tokens))
+            case Release():
+                self.release(state)
+        return None
+
+    def rest(self, state: BranchState) -> None:
+        """A branch has nothing running: its lease may be asked for."""
+        if state.lease is not None:
+            self._resting[state] = None
+            self._resting.move_to_end(state)
+
+    def let_go(self, state: BranchState) -> None:
+        """Give up a branch's lease."""
+        self._resting.pop(state, None)
+        self._next_uses.let_go(state)
+        state.drop_lease()
+
+    def release(self, state: BranchState) -> None:
+        """Forget a branch."""
+        self.let_go(state)
+        self._live.pop(state, None)
+        state.fixed, state.run = state.fixed[:0].copy(), ()
+        state.error = state.error or released_error(state)
+
+    def current(self, namespace: Namespace) -> Namespace:
+        """The namespace under the weights in use."""
+        if namespace.weights_version == self.weights_version:
+            return namespace
+        return replace(namespace, weights_version=self.weights_version)
+
+    def renew(self, state: BranchState) -> None:
+        """Move a branch to the weights in use: its lease is on what the old ones computed."""
+        self.let_go(state)
+        state.namespace = self.current(state.namespace)
+
+    def yield_lease(self) -> bool:
+        """Take back the lease of the branch longest at rest; False when there is none."""
+        if not self._resting:
+            return False
+        state, _ = self._resting.popitem(last=False)
+        self._next_uses.let_go(state)
+        state.drop_lease()
+        return True
+
+    def _bear(self, parent: BranchState, child: BranchState) -> None:
+        if child.is_born:  # it was cancelled before its time
+            return
+        child.is_born = True
+        child.fixed, child.run, child.family = parent.fixed, parent.run, parent.family
+        if parent.lease is not None:
+            child.lease = parent.lease.fork(child.name)
+        self._live[child] = None
+        self.rest(child)
+
+    def _generate(self, state: BranchState, operation: Generate) -> GenerateJob:
+        serving, params = self.serving, operation.params
+        prompt = state.prompt(serving.tokenizer.encode_run)
+        self._check_length(len(prompt))
+        room = serving.context_length - len(prompt)
+        limits = GenerationLimits(
+            max_tokens=min(params.max_tokens, room),
+            end_ids=serving.end_ids,
+            vocab_size=serving.vocab_size,
+            num_logits=serving.num_logits,
+        )
+        job = GenerateJob(
+            state,
+            operation.generation,
+            params,
+            limits,
+            seed=params.seed if params.seed is not None else self._seeds.next(),
+            tracker=TextTracker(
+                serving.tokenizer.stream(), params.stop, params.min_tokens, params.stop_regex
+            ),
+            constraint=_checked(operation.constraint),
+            unstable=self._unstable(state, operation, prompt),
+            drafter=self._drafter(state.namespace),
+            deadline_s=operation.deadline_s,
+        )
+        num_rows = 1 if job.unstable is None else 2
+        sequence = Sequence(
+            job,
+            state.namespace,
+            prompt,
+            first_logit=len(prompt) - num_rows,
+            holder=job.holder,
+        )
+        job.begin(sequence)
+        return job
+
+    def _drafter(self, namespace: Namespace) -> Drafter | None:
+        most = self.serving.draft_tokens
+        return Drafter(most, Writing(self.ngrams, namespace)) if most else None
+
+    def _unstable(
+        self, state: BranchState, operation: Generate, prompt: TokenIds
+    ) -> Unstable | None:
+        """The last token of the prompt if it is to be chosen again."""
+        last = state.run[-1] if state.run else None
+        is_text = isinstance(last, str) and not isinstance(last, Markup) and last != ""
+        if not (operation.params.heal and is_text):
+            return None
+        if len(prompt) < 2 or len(prompt) == len(state.fixed):
+            return None
+        if self._healer is None:
+            self._healer = Healer(self.serving.tokenizer, self.serving.vocab_size)
+        return self._healer.unstable(int(prompt[-1]), len(prompt) - 1, operation.constraint)
+
+    def _score(self, state: BranchState, operation: Score) -> ScoreJob:
+        plain = state.run_ids(self.serving.tokenizer.encode_run)
+        runs = self._option_runs(state, operation.options)
+        shared = num_shared([plain, *runs])
+        base = np.concatenate((state.fixed, np.array(plain[:shared], np.int32)))
+        if not len(base):
+            raise ParameterError(
+                "options cannot be scored after an empty prompt: there is nothing to predict the "
+                "first token from. Extend the branch with text first"
+            )
+        self._check_length(len(state.fixed) + max(map(len, runs)), ahead=0)
+        options = [
+            (text, tuple(run[shared:])) for text, run in zip(operation.options, runs, strict=True)
+        ]
+        job = ScoreJob(state, operation.future, base, options, operation.deadline_s)
+        job.begin()
+        return job
+
+    def _option_runs(self, state: BranchState, options: tuple[str, ...]) -> list[list[int]]:
+        """Token ids of the run with every option behind it."""
+        encode = self.serving.tokenizer.encode_run
+        texts = [piece for piece in state.run if isinstance(piece, str)]
+        if len(texts) < len(state.run):  # token ids among the pieces
+            return [state.run_ids(encode, option) for option in options]
+        at_start = not len(state.fixed)
+        return option_runs(
+            texts, options, partial(encode, at_start=at_start), partial(encode, at_start=False)
+        )
+
+    def _check_length(self, num_tokens: int, ahead: int = 1) -> None:
+        """Refuse a prompt that can never be served; `ahead` tokens are to follow it."""
+        serving = self.serving
+        if num_tokens == 0:
+            raise ParameterError(
+                "the prompt is empty, and this model has no token that begins a text; extend the "
+                "branch with text first"
+            )
+        if num_tokens + ahead > serving.context_length:
+            raise PromptTooLongError(
+                f"the prompt has {num_tokens} tokens and the model's context is "
+                f"{serving.context_length}, which a prompt and its generation share; shorten the "
+                "prompt, or load the model with a larger context_length="
+            )
+        if num_tokens > serving.max_tokens_held:
+            raise PoolExhaustedError(
+                f"the prompt has {num_tokens} tokens and the whole KV pool holds "
+                f"{serving.max_tokens_held}; make the pool larger (kv_bytes= or num_pages=), or "
+                "the prompt shorter"
+            )
+
+
+def _checked(constraint: Any | None) -> Any | None:
+    """The compiled constraint; anything else is refused."""
+    if constraint is not None and not hasattr(constraint, "matcher"):
+        raise ParameterError(
+            f"a constraint must come from compile_constraint, got {type(constraint).__name__}"
+        )
+    return constraint

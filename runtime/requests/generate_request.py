@@ -1,0 +1,386 @@
+"""One generation: what each new token means for it, and when it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from radixlang.errors import ConstraintError, IncompleteError
+from radixlang.protocol import (
+    Completion,
+    Delta,
+    FinishReason,
+    Generation,
+    TokenLogprob,
+    Usage,
+)
+from radixlang.runtime.engine.kv_manager import Memory
+from radixlang.runtime.requests.branch import BranchState
+from radixlang.runtime.requests.request import Job
+from radixlang.runtime.sampling.sampler import GREEDY, SamplingRow, choose_among, row_logprob
+from radixlang.runtime.scheduling.sequence import Sequence, TokenIds
+from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT, Drafter
+from radixlang.runtime.text.stop_strings import Kept, TextTracker
+from radixlang.runtime.text.token_healing import Unstable
+from radixlang.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from radixlang.runtime.constraints.matcher import CompiledConstraint, Matcher
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationLimits:
+    """What the model imposes: `max_tokens` after clamping to the context, ids that may be
+    generated below `vocab_size`, and the width of the logits."""
+
+    max_tokens: int
+    end_ids: tuple[int, ...]
+    vocab_size: int
+    num_logits: int
+
+
+class GenerateJob(Job):
+    """A running generation.
+
+    Args:
+        sequence: prompt of the generation; its generated tokens are appended here.
+        constraint: compiled constraint, None without one.
+        unstable: last token of the prompt when it is to be chosen again, see healing.py.
+        tracker: text of the generated tokens.
+        drafter: guesses ahead; None goes token by token.
+    """
+
+    samples = True
+
+    def __init__(
+        self,
+        branch: BranchState,
+        generation: Generation,
+        params: SamplingParams,
+        limits: GenerationLimits,
+        *,
+        seed: int,
+        tracker: TextTracker,
+        constraint: Any | None = None,
+        unstable: Unstable | None = None,
+        drafter: Drafter | None = None,
+        deadline_s: float | None = None,
+    ) -> None:
+        super().__init__(branch, generation, deadline_s)
+        self.generation = generation
+        self.params = params
+        self.limits = limits
+        self.seed = seed
+        self.tracker = tracker
+        self.constraint = constraint
+        self.matcher = constraint.matcher() if constraint is not None else None
+        self.unstable = unstable
+        self.sequence: Sequence
+        self.num_forced = 0
+        self.first_token_s: float | None = None
+        self.ended: tuple[FinishReason, str | int | None] | None = None
+        self._logprobs: list[TokenLogprob | None] = []
+        self._wants_logprobs = params.logprobs or params.top_logprobs > 0
+        # Log-probabilities of what a constraint forces come from steps of their own.
+        self.drafter = None if constraint is not None and self._wants_logprobs else drafter
+        self.ahead: list[Matcher] = []  # a matcher behind each token of the draft
+        plain = SamplingRow(params, seed, 0)
+        self._is_greedy = plain.is_plain and constraint is None and not self._wants_logprobs
+        self._end_ids = frozenset(() if params.ignore_eos else limits.end_ids)
+        self._kept: Kept | None = None
+        self._last: Delta | None = None
+        self.num_counted = (0, 0)  # generated and forced tokens that the statistics have
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens so far, forced ones included."""
+        return len(self.tracker.token_ids)
+
+    @property
+    def num_to_write(self) -> int:
+        """All that may come, but the last, after which nothing is computed."""
+        return max(0, self.limits.max_tokens - self.num_generated - 1)
+
+    def begin(self, sequence: Sequence) -> None:
+        """Take the sequence of the prompt; a constraint's forced beginning joins it at once,
+        unless the prompt's last token is still to be chosen."""
+        self.sequence = sequence
+        self.sequences.add(sequence)
+        if self.matcher is not None and self.unstable is None:
+            self._after_constraint()
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether deltas are published with every step: what was forced is told by them."""
+        return self.generation.is_followed or self.matcher is not None
+
+    def tell(self, later: Callable[[Callable[[], None]], None]) -> None:
+        """Publish the text that has become final."""
+        delta = self.tracker.take_delta()
+        if delta is not None:
+            later(partial(self.generation.push, delta))
+
+    @property
+    def is_ready(self) -> bool:
+        """True when it has ended and nothing about its tokens is still to be computed."""
+        waits = self._wants_logprobs and None in self._logprobs
+        return self.ended is not None and not waits
+
+    def draft(self) -> tuple[TokenIds, float]:
+        """A guess at the tokens after the pending one, no longer than what may still come."""
+        if self.drafter is None or self.ended is not None:
+            return NO_DRAFT, 0.0
+        draft = self.drafter.propose(self.sequence.tokens)[: self.num_to_write]
+        if self.matcher is not None and len(draft):
+            draft = draft[: self.matcher.num_valid(draft.tolist())]
+        return draft, self.drafter.rate if len(draft) else 0.0
+
+    def look_ahead(self) -> None:
+        """Fork a matcher for each token of the draft, which ends where the constraint does."""
+        self.ahead = []
+        here: Any = self.matcher
+        for token_id in self.sequence.draft.tolist():
+            here = here.fork()
+            try:
+                here.consume((token_id,))
+            except ConstraintError:
+                break
+            self.ahead.append(here)
+        self.shorten_draft(len(self.ahead))
+
+    def shorten_draft(self, num_tokens: int) -> None:
+        """Take no more than so many tokens of the draft."""
+        del self.ahead[num_tokens:]
+        self.sequence.draft = self.sequence.draft[:num_tokens]
+
+    def rows(self) -> list[SamplingRow]:
+        """What the sampler needs for the next token, and for those after each token of the draft;
+        none where the mask says that no token may come, which ends the generation."""
+        if self.matcher is not None and self.matcher.is_finished:
+            self._end("constraint", None)
+            return []
+        num_rows = len(self.sequence.draft) + 1
+        if self._is_greedy and self.num_generated >= self.params.min_tokens:
+            return [GREEDY] * num_rows
+        return [self._row(ahead) for ahead in range(num_rows)]
+
+    def _row(self, ahead: int) -> SamplingRow:
+        """The row after `ahead` tokens of the draft."""
+        params, sequence, index = self.params, self.sequence, self.num_generated + ahead
+        row = SamplingRow(params, self.seed, index, bitmask=self._mask(ahead))
+        if index < params.min_tokens:
+            row.held_back = (*self._end_ids, *params.stop_token_ids)
+        elif params.ignore_eos and self.matcher is not None:
+            row.held_back = self.limits.end_ids  # its masks would let them end the text
+        if row.has_penalty:
+            row.prompt_ids = sequence.tokens[: sequence.num_prompt]
+            generated = sequence.tokens[sequence.num_prompt :]
+            row.generated_ids = np.concatenate((generated, sequence.draft[:ahead]))
+        return row
+
+    def accept(self, token_id: int, logprob: TokenLogprob | None) -> None:
+        """Take a sampled token; `ended` is set when it was the last.
+
+        Raises:
+            ConstraintError: the constraint came to a dead end, or ended incomplete.
+        """
+        if self.first_token_s is None:
+            self.first_token_s = time.monotonic()
+        if token_id in self._end_ids:
+            self._end("eos", token_id)
+        elif token_id in self.params.stop_token_ids:
+            self._end("stop", token_id)
+        else:
+            self._take(token_id, logprob)
+
+    def _take(self, token_id: int, logprob: TokenLogprob | None, *, skip: int = 0) -> None:
+        """A chosen token; its first `skip` bytes are the prompt's."""
+        self._append(token_id, logprob, skip=skip)
+        if self.ended is None and self.matcher is not None:
+            if skip:
+                self.matcher.consume_rest(token_id, skip)
+            else:
+                self.matcher.consume((token_id,))
+            self._after_constraint()
+        self._check_length()
+
+    def record(self, sequence: Sequence, first: int, logits: Tensor) -> None:
+        """Choose an unstable token again; log-probabilities of forced tokens from then on.
+
+        Raises:
+            ConstraintError: as `accept`.
+        """
+        num_top, vocab_size = self.params.top_logprobs, self.limits.vocab_size
+        for position, row in enumerate(logits, first + 1):
+            if position < sequence.num_prompt:
+                self._heal(row)
+            elif position < sequence.num_tokens:
+                target = int(sequence.tokens[position])
+                record = row_logprob(row, target, num_top, vocab_size)
+                self._logprobs[position - sequence.num_prompt] = record
+
+    def _heal(self, logits: Tensor) -> None:
+        """Replace the prompt's last token where the model prefers a longer one."""
+        unstable, self.unstable = self.unstable, None
+        if unstable is None:
+            return
+        choice = choose_among(logits, unstable.candidate_ids, self.params, self.seed)
+        if choice == unstable.token_id:
+            return
+        self.sequence.withdraw()
+        self.first_token_s = time.monotonic()
+        num_top, vocab_size = self.params.top_logprobs, self.limits.vocab_size
+        record = row_logprob(logits, choice, num_top, vocab_size) if self._wants_logprobs else None
+        self._take(choice, record, skip=unstable.num_bytes)
+
+    def computed(self, sequence: Sequence) -> list[Sequence]:
+        """Nothing follows: the engine samples and goes on."""
+        return []
+
+    def finish(self, memory: Memory, later: Callable[[Callable[[], None]], None]) -> None:
+        """Commit what was computed of the kept tokens, and put the branch at their end."""
+        kept, self._last = self.tracker.finish()
+        self._kept = kept
+        sequence, branch = self.sequence, self.branch
+        end = sequence.num_prompt + kept.num_tokens
+        if sequence.lease is not None:
+            memory.commit(sequence, min(sequence.num_computed, end))
+            branch.drop_lease()
+            branch.lease = sequence.lease
+            sequence.hold(None)
+            branch.lease.holder = branch.name
+        branch.fixed = sequence.tokens[:end].copy()
+        branch.run = (kept.rest,) if kept.rest else ()
+        if self.judge is None:
+            self.resolve("", later)
+
+    def resolve(self, closing: str, later: Callable[[Callable[[], None]], None]) -> None:
+        """Hand out the result, once it was judged; `closing` comes behind its text."""
+        delta, kept = self._last, self._kept
+        assert kept is not None
+        if closing:
+            self.branch.run = (kept.rest + closing,)
+            delta = Delta((delta.text if delta else "") + closing,
+                          delta.token_ids if delta else ())  # fmt: skip
+        result = self._completion(kept, closing)
+        if delta is not None:
+            later(lambda: self.generation.push(delta))
+        later(lambda: None if self.generation.done() else self.generation.set_result(result))
+
+    def _completion(self, kept: Kept, closing: str) -> Completion:
+        assert self.ended is not None
+        reason, stop_reason = self.ended
+        logprobs = self._logprobs[: kept.num_tokens] if self._wants_logprobs else None
+        return Completion(
+            text=kept.text + closing,
+            token_ids=tuple(self.tracker.token_ids[: kept.num_tokens]),
+            finish_reason=reason,
+            stop_reason=stop_reason,
+            logprobs=None if logprobs is None else tuple(p for p in logprobs if p is not None),
+            usage=self._usage(),
+        )
+
+    def _usage(self) -> Usage:
+        now = time.monotonic()
+        return Usage(
+            num_prompt_tokens=self.num_cached + self.num_computed,
+            num_cached_tokens=self.num_cached,
+            num_computed_tokens=self.num_computed,
+            num_generated_tokens=self.num_generated,
+            num_forced_tokens=self.num_forced,
+            time_to_first_token_s=(self.first_token_s or now) - self.posted_s,
+            total_s=now - self.posted_s,
+        )
+
+    def _append(
+        self,
+        token_id: int,
+        logprob: TokenLogprob | None,
+        *,
+        forced: bool = False,
+        skip: int = 0,
+    ) -> None:
+        self.sequence.append(token_id)
+        self._logprobs.append(logprob)
+        if not (forced and self._wants_logprobs):
+            self.sequence.first_logit = self.sequence.num_tokens - 1
+        self.tracker.push(token_id, forced=forced, skip=skip)
+        if self.tracker.stop is not None:
+            self._end("stop", self.tracker.stop[0])
+
+    def _after_constraint(self) -> None:
+        """End a satisfied constraint, or append what it forces.
+
+        No mask is computed here: that is done beside the model's step.
+        """
+        matcher: Any = self.matcher
+        while self.ended is None and not matcher.has_stopped:
+            forced = matcher.forced_tokens()
+            if not forced:
+                return
+            for token_id in forced:
+                if self.num_generated < self.limits.max_tokens and self.ended is None:
+                    self._append(token_id, None, forced=True)
+                    self.num_forced += 1
+                    matcher.consume((token_id,))
+            self._check_length()
+        if self.ended is None:
+            self._end("constraint", None)
+
+    def _check_length(self) -> None:
+        if self.ended is None and self.num_generated >= self.limits.max_tokens:
+            is_finished = self.matcher is not None and self.matcher.is_finished
+            self._end("constraint" if is_finished else "length", None)
+
+    def _end(self, reason: FinishReason, stop_reason: str | int | None) -> None:
+        """It ends, unless the constraint says otherwise at once; what takes time is left to
+        `judge`. A stop string may begin inside a token, so the text before it is matched anew."""
+        self.ended = (reason, stop_reason)
+        matcher, constraint = self.matcher, self.constraint
+        if matcher is None or constraint is None:
+            return
+        text = self.tracker.final_text
+        if self.tracker.stop is not None:
+            self.judge = partial(_check_anew, constraint, text, self._incomplete(reason))
+        elif matcher.is_complete:
+            self.judge = partial(constraint.check, text) if constraint.has_check else None
+        elif constraint.finish == "close" and reason == "length":
+            self.judge = matcher.close
+        else:
+            raise self._incomplete(reason)
+
+    def _incomplete(self, reason: FinishReason) -> IncompleteError:
+        return IncompleteError(
+            f"generation ended ({reason}) after {self.num_generated} tokens, before its constraint "
+            f"was satisfied; text so far: {self.tracker.text!r}. Raise max_tokens="
+            f"{self.limits.max_tokens}, or allow shorter values",
+            partial=self.tracker.text,
+        )
+
+    def _mask(self, ahead: int) -> NDArray[np.int32] | None:
+        if self.matcher is None:
+            return None
+        matcher = self.ahead[ahead - 1] if ahead else self.matcher
+        bitmask = np.empty(-(-self.limits.num_logits // 32), np.int32)
+        matcher.fill_bitmask(bitmask)
+        return bitmask
+
+
+def _check_anew(constraint: CompiledConstraint, text: str, incomplete: IncompleteError) -> None:
+    if not constraint.match(text):
+        raise incomplete
+
+
+def no_token_left(job: GenerateJob) -> ConstraintError:
+    """The error of a row whose masks left no token."""
+    return ConstraintError(
+        f"the constraint allows no token after {job.tracker.text!r}; it contradicts itself there, "
+        "or its text cannot be written in this model's vocabulary"
+    )

@@ -1,0 +1,80 @@
+"""What sequences are computed for. A job belongs to one branch and ends its future exactly once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from radixlang.runtime.requests.branch import BranchState
+from radixlang.runtime.scheduling.sequence import Sequence, TokenIds
+from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT
+
+if TYPE_CHECKING:
+    from radixlang.runtime.engine.kv_manager import Memory
+
+
+class Job:
+    """Base of generations and scorings.
+
+    `sequences` are those that wait or run; `posted_s` and `deadline_s` are monotonic seconds.
+    `judge`, where it is set when the job ends, takes its time to raise what is wrong with the
+    result, or returns text that ends it; the future is resolved after that.
+    """
+
+    judge: Callable[[], str | None] | None = None
+
+    samples = False  # True where the last row of logits is sampled from
+
+    def __init__(self, branch: BranchState, future: Future[Any], deadline_s: float | None) -> None:
+        self.branch = branch
+        self.future = future
+        self.deadline_s = deadline_s
+        self.posted_s = time.monotonic()
+        self.sequences: set[Sequence] = set()
+        self.num_cached = 0
+        self.num_computed = 0
+
+    @property
+    def holder(self) -> str:
+        """What the leak scanner and events call its sequences."""
+        kind = "generation" if self.samples else "scoring"
+        return f"{kind} on {self.branch.name}"
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens generated so far."""
+        return 0
+
+    @property
+    def num_to_write(self) -> int:
+        """Most tokens that may still be generated and then read by a later one."""
+        return 0
+
+    def draft(self) -> tuple[TokenIds, float]:
+        """A guess at the tokens after the pending one, and the chance that one of them is right."""
+        return NO_DRAFT, 0.0
+
+    @property
+    def is_ready(self) -> bool:
+        """True when the future can be resolved without another step."""
+        raise NotImplementedError
+
+    def finish(self, memory: Memory, later: Callable[[Callable[[], None]], None]) -> None:
+        """Hand the branch what is kept; `later` calls a function that resolves the future."""
+        raise NotImplementedError
+
+    def resolve(self, closing: str, later: Callable[[Callable[[], None]], None]) -> None:
+        """Resolve the future of a job with a judge, behind whose text `closing` comes."""
+        raise NotImplementedError
+
+    def record(self, sequence: Sequence, first: int, logits: Tensor) -> None:
+        """Take logits [n, width] of positions first to first + n of a sequence."""
+        raise NotImplementedError
+
+    def computed(self, sequence: Sequence) -> list[Sequence]:
+        """All pending tokens of a sequence are computed; returns sequences to run next."""
+        raise NotImplementedError

@@ -1,0 +1,397 @@
+"""`Runtime`: a model, its radix cache and its engine, in one process."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from radixlang.errors import ParameterError, PoolExhaustedError, RuntimeClosedError
+from radixlang.protocol import Message
+from radixlang.runtime.arguments import check_at_least_1, refuse_unknown
+from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.quantized_tier import ColdTier
+from radixlang.runtime.cache.radix_tree import Namespace, RadixTree
+from radixlang.runtime.cache.snapshot import draw, path_tokens, take_snapshot
+from radixlang.runtime.diagnostics import float64_check as comparison
+from radixlang.runtime.diagnostics.invariants import Violation
+from radixlang.runtime.diagnostics.nan_scan import WildNode, find_wild_nodes
+from radixlang.runtime.engine import admin as control
+from radixlang.runtime.engine.engine import EngineCore
+from radixlang.runtime.engine.kv_manager import Memory
+from radixlang.runtime.engine.memory_budget import (
+    draft_tokens_for,
+    make_cache,
+    max_batch_tokens_for,
+)
+from radixlang.runtime.engine.model_runner import ModelRunner
+from radixlang.runtime.metrics.events import Listener
+from radixlang.runtime.metrics.stats import Counters, RuntimeStats, StepProfile
+from radixlang.runtime.models.loader import load_model
+from radixlang.runtime.models.model import LoadedModel
+from radixlang.runtime.process.openmp import end_team, leaves_no_team
+from radixlang.runtime.requests.branch import BranchState, EngineBranch, next_name
+from radixlang.runtime.requests.branch_table import Branches, Serving
+from radixlang.runtime.requests.next_use_hints import NextUses
+from radixlang.runtime.requests.prefill_request import prefill
+from radixlang.runtime.sampling.counter_rng import SeedSource
+from radixlang.runtime.scheduling.scheduler import Limits
+from radixlang.runtime.scheduling.sequence import TokenIds
+from radixlang.runtime.text.tokenizer import Tokenizer
+
+
+class Runtime:
+    """Runs programs on a model; implements `radixlang.protocol.Backend`.
+
+    Args:
+        model: a folder of safetensors, a GGUF file, a hub name, a LoadedModel, or None for the
+            default model.
+        device: "auto" takes a GPU when there is one.
+        dtype: "float32", "float16", "bfloat16" or "auto".
+        quantization: "int8", None for the checkpoint's own values, or "auto".
+        kv_dtype: of the cache: "float32", "float16", "bfloat16" or "auto"; see load_model.
+        context_length: serve at most this many tokens a prompt and its generation.
+        page_size: tokens a page of the KV pool, 1 to 256.
+        num_pages, kv_bytes: size of the KV pool; by default a part of the memory that is free.
+        max_batch_tokens: most tokens computed in one step.
+        max_running: most generations that decode at once.
+        eviction: "lru", "slru" or "lookahead".
+        order: "depth_first" or "fcfs", the order of waiting requests.
+        seed: key of the random numbers of generations that name no seed; None draws one.
+        deterministic: attention has the same bits in any batch; nothing is guessed ahead.
+        draft_tokens: most tokens that a step guesses ahead of a generation (see drafts.py); 0
+            goes token by token. By default 8 on a CPU and 0 on a GPU.
+        cold_tokens: room for so many tokens in 8 bits: what is idle for cold_idle_s seconds, or
+            would be evicted, moves there. 0, the default, keeps all keys and values exact.
+        max_pinned_tokens: cap on prebuilt prefixes; by default half of the pool.
+        compaction: make hot paths contiguous now and then.
+        debug: audit all invariants after every step.
+
+    Raises:
+        ModelNotFoundError, ModelFormatError: the model cannot be loaded.
+        ParameterError: an argument is unknown or out of range, or the pool is too small.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | LoadedModel | None = None,
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+        quantization: str | None = "auto",
+        kv_dtype: str = "auto",
+        context_length: int | None = None,
+        page_size: int = 1,
+        num_pages: int | None = None,
+        kv_bytes: int | None = None,
+        max_batch_tokens: int | None = None,
+        max_running: int = 256,
+        eviction: str = "lru",
+        order: str = "depth_first",
+        seed: int | None = None,
+        deterministic: bool = False,
+        draft_tokens: int | None = None,
+        cold_tokens: int = 0,
+        cold_idle_s: float = 60.0,
+        max_pinned_tokens: int | None = None,
+        compaction: bool = True,
+        debug: bool = False,
+        **unknown: Any,
+    ) -> None:
+        refuse_unknown(unknown, Runtime.__init__, "Runtime")
+        check_at_least_1(max_batch_tokens=max_batch_tokens, max_running=max_running)
+        if not isinstance(model, LoadedModel):
+            model = load_model(
+                model,
+                device=device,
+                dtype=dtype,
+                quantization=quantization,
+                kv_dtype=kv_dtype,
+                context_length=context_length,
+            )
+        self._loaded = model
+        config, target = model.config, model.model.device
+        cache = make_cache(
+            config,
+            target,
+            page_size=page_size,
+            num_pages=num_pages,
+            kv_bytes=kv_bytes,
+            cold_tokens=cold_tokens,
+        )
+        pool = PagePool(cache.num_slots // page_size, page_size, track_holders=debug)
+        cold_pool = PagePool(cold_tokens) if cold_tokens else None
+        tree = RadixTree(pool, policy=eviction, cold_pool=cold_pool)
+        cold = ColdTier(tree, cache, idle_s=cold_idle_s) if cold_tokens else None
+        counters, profile = Counters(), StepProfile()
+        memory = Memory(pool, tree, cache, counters, cold)
+        runner = ModelRunner(model.model, memory, profile, deterministic=deterministic)
+        serving = Serving(
+            tokenizer=model.tokenizer,
+            context_length=config.context_length,
+            vocab_size=min(config.vocab_size, model.tokenizer.vocab_size),
+            num_logits=config.vocab_size,
+            end_ids=model.eos_token_ids,
+            max_tokens_held=pool.num_slots,
+            draft_tokens=draft_tokens_for(target, draft_tokens, deterministic=deterministic),
+        )
+        self.num_token_ids = config.vocab_size
+        self.core = EngineCore(
+            memory,
+            runner,
+            Branches(
+                serving,
+                SeedSource(secrets.randbits(64) if seed is None else seed),
+                NextUses(tree),
+            ),
+            counters,
+            profile,
+            limits=Limits(max_batch_tokens or max_batch_tokens_for(target), max_running),
+            order=order,
+            max_pinned_tokens=max_pinned_tokens or pool.num_slots // 2,
+            compaction=compaction,
+            debug=debug,
+        )
+        end_team()
+        self._thread = threading.Thread(target=self.core.run, name="radixlang-engine", daemon=True)
+        self._thread.start()
+        self._finalizer = weakref.finalize(self, _stop, self.core, self._thread)
+
+    # ---- Backend
+
+    @property
+    def model_name(self) -> str:
+        """The model's name."""
+        return self._loaded.config.name
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of a prompt and its generation together."""
+        return self._loaded.config.context_length
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The model with its tokenizer and configuration."""
+        return self._loaded
+
+    def new_branch(self, *, namespace: str = "") -> EngineBranch:
+        """An empty branch. Nothing is shared between namespaces, in memory or in time."""
+        if self.core.is_closed:
+            raise RuntimeClosedError("the runtime is closed; make a new one")
+        return EngineBranch(self, BranchState(Namespace(namespace), next_name(), is_born=True))
+
+    def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+        """The model's own chat template applied to the messages."""
+        return self._loaded.tokenizer.render_chat(
+            messages, add_generation_prompt=add_generation_prompt
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text run at the start of a prompt, BOS excluded."""
+        return self._loaded.tokenizer.encode(text)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens included."""
+        return self._loaded.tokenizer.decode(token_ids)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer: what `explain` counts with."""
+        return self._loaded.tokenizer
+
+    def compile_constraint(self, spec: Any) -> Any:
+        """Compile a constraint specification for this model's vocabulary (cached by content)."""
+        from radixlang.runtime.constraints.matcher import compile_constraint
+
+        loaded = self._loaded
+        return compile_constraint(
+            spec, loaded.tokenizer, loaded.config.vocab_size, loaded.eos_token_ids
+        )
+
+    # ---- prefixes and weights
+
+    def prebuild(
+        self, content: str | Sequence[int], *, name: str = "prebuilt", namespace: str = ""
+    ) -> int:
+        """Compute a prefix now and keep it cached; returns its number of tokens.
+
+        Several may go by one name; `unpin(name)` lets go of all of them.
+
+        Raises:
+            PoolExhaustedError: prefixes kept already leave no room under `max_pinned_tokens`.
+        """
+        branch = self.new_branch(namespace=namespace)
+        try:
+            branch.extend(content)
+            tokens = np.array(prefill(branch, lambda: self.stats().num_prompt_tokens), np.int32)
+            space = Namespace(namespace)
+            num_tokens: int = self.core.call(lambda: control.pin(self.core, name, space, tokens))
+        finally:
+            branch.release()
+        if num_tokens < len(tokens):
+            raise PoolExhaustedError(
+                f"the prefix {name!r} of {len(tokens)} tokens cannot be kept: "
+                f"{self.stats().num_pinned_tokens} of max_pinned_tokens="
+                f"{self.core.pins.max_tokens} are taken. unpin() another one, or raise the cap"
+            )
+        return num_tokens
+
+    def unpin(self, name: str = "prebuilt") -> None:
+        """Let go of the prefixes kept under a name; none is fine."""
+        self.core.call(lambda: self.core.pins.release(name))
+
+    def update_weights(self, model: str | Path | LoadedModel) -> None:
+        """Go on with other weights of the same model, without stopping.
+
+        Requests that run keep their tokens; everything cached under the old weights is dropped,
+        and never read again.
+
+        Raises:
+            ParameterError: the model differs in more than its weights.
+        """
+        if not isinstance(model, LoadedModel):
+            device = str(self._loaded.model.device)
+            config = self._loaded.config
+            model = load_model(model, device=device, dtype=config.dtype, kv_dtype=config.kv_dtype)
+        old, new = (_shape(each) for each in (self._loaded, model))
+        for field, value in old.items():
+            if new[field] != value:
+                raise ParameterError(
+                    f"update_weights needs the same model: {field} is {new[field]!r}, not "
+                    f"{value!r} as in the one that runs. Make a new Runtime for another model"
+                )
+        causal = model.model
+        self.core.call(lambda: control.update_weights(self.core, causal))
+        self._loaded = model
+
+    # ---- looking inside
+
+    def on_event(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener(event)` for everything that happens from now on, see `Event`.
+
+        It is called on the engine's thread between two steps: it must be quick, and must not
+        wait for anything of this runtime. Returns a function that ends it.
+        """
+        events = self.core.memory.events
+        self.core.call(lambda: events.listen(listener))
+        return lambda: self.core.call(lambda: events.leave(listener))
+
+    def stats(self) -> RuntimeStats:
+        """Statistics since the last reset, as of the last step. Never blocks."""
+        return self.core.stats
+
+    def reset_stats(self) -> None:
+        """Start counting anew; the peak starts at what is held now."""
+        self.core.call(lambda: control.reset_counters(self.core))
+
+    def flush_cache(self) -> int:
+        """Drop all that no branch holds; returns the number of tokens."""
+        num_tokens: int = self.core.call(lambda: control.flush(self.core))
+        return num_tokens
+
+    def audit(self) -> list[Violation]:
+        """Violated invariants: those of now, and in debug mode of every step so far."""
+        found: list[Violation] = self.core.call(lambda: self.core.all_violations())
+        return found
+
+    def find_wild_nodes(self, *, max_abs: float = 1e4) -> list[WildNode]:
+        """Cached nodes with a key or value that is NaN, infinite, or larger than max_abs."""
+        memory = self.core.memory
+        found: list[WildNode] = self.core.call(
+            lambda: find_wild_nodes(memory.tree, memory.cache, max_abs=max_abs)
+        )
+        return found
+
+    @leaves_no_team
+    def compare_with_float64(
+        self, content: str | Sequence[int], *, namespace: str = "", tolerance: float | None = None
+    ) -> comparison.Comparison:
+        """What the cache holds for a text, node by node, against that text alone in float64.
+
+        Slow (a second for some hundred tokens), and on the caller's thread: the engine goes on.
+
+        Args:
+            content: text, or the token ids of a branch (`branch.tokens().result()`).
+            tolerance: error from which a node counts as diverged; see `NodeError.error`. By
+                default 0.001 for a model in float32, and 1 for one in 16 or 8 bits.
+        """
+        core, model = self.core, self.core.runner.model
+        tokens = self._tokens_of(content, namespace)
+        path: comparison.CachedPath = core.call(
+            lambda: comparison.read_path(
+                core.memory, model, core.branches.current(Namespace(namespace)), tokens
+            )
+        )
+        loaded = self._loaded
+        is_exact = loaded.quantization is None and loaded.config.dtype == "float32"
+        limit = tolerance if tolerance is not None else (1e-3 if is_exact else 1.0)
+        return comparison.compare(path, model, tokens, limit)
+
+    def _tokens_of(self, content: str | Sequence[int], namespace: str) -> TokenIds:
+        branch = self.new_branch(namespace=namespace)
+        branch.extend(content)
+        tokens = np.array(branch.tokens().result(), np.int32)
+        branch.release()
+        return tokens
+
+    def tree_text(self, *, max_text: int = 40, max_children: int = 20) -> str:
+        """A drawing of the radix tree: tokens, leases, hits and text of every node."""
+        snapshot = self.core.call(lambda: take_snapshot(self.core.memory.tree))
+        return draw(snapshot, self.decode, max_text=max_text, max_children=max_children)
+
+    def path_tokens(self) -> tuple[int, int, int]:
+        """(tokens held once, tokens if each path had its own copy, paths) of the tree now."""
+        snapshot = self.core.call(lambda: take_snapshot(self.core.memory.tree))
+        num_unshared, num_paths = path_tokens(snapshot)
+        return snapshot.num_cached_tokens, num_unshared, num_paths
+
+    def profile(self) -> dict[str, float]:
+        """Seconds that the engine spent, by part, since the last reset, and `num_steps`.
+
+        "model" is the forward pass and the logits, "plan" the attention plan, "tree" what comes
+        into the radix tree, "text" tokens to text and to their readers, and "other" the engine's
+        Python in none of the parts: requests, statistics, what ties a step together. Waiting for
+        work is in none.
+        """
+        return self.core.profile.report()
+
+    # ---- the end
+
+    def close(self) -> None:
+        """Fail what is pending with RuntimeClosedError and end the engine's thread."""
+        self._finalizer()
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Runtime({self.model_name!r}, {self._loaded.model.device})"
+
+
+def _shape(loaded: LoadedModel) -> dict[str, Any]:
+    """What two sets of weights must have in common."""
+    config = loaded.config
+    names = ("family", "num_layers", "num_kv_heads", "head_dim", "vocab_size", "context_length",
+             "windows", "ropes", "dtype", "kv_dtype")  # fmt: skip
+    tokens = [loaded.tokenizer.token_bytes(i) for i in range(loaded.tokenizer.vocab_size)]
+    return {name: getattr(config, name) for name in names} | {"tokenizer": hash(tuple(tokens))}
+
+
+def _stop(core: EngineCore, thread: threading.Thread) -> None:
+    core.stop()
+    if thread is not threading.current_thread():
+        thread.join()

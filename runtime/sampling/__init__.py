@@ -1,0 +1,11 @@
+"""From logits to tokens, a step's rows at once, with random numbers by key.
+
+It knows rows of logits and sampling parameters. It knows no branch and no tree.
+"""
+
+__all__ = [
+    "counter_rng",
+    "gpu",
+    "sampler",
+    "wide_rows",
+]

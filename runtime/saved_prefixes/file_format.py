@@ -1,0 +1,216 @@
+"""Prebuilt prefixes: computed once, pinned, saved to disk, and loaded at the next start.
+
+A file holds records, each a node's tokens and its keys and values, parents before children, each
+with its own checksum. It is written beside its place and renamed, so a crash leaves the old file
+or the new one; and should a file be cut short or damaged after all, what comes before the damage
+is still a valid set of prefixes, and is loaded.
+
+A fingerprint at the head says what the numbers depend on. Keys and values of other weights, other
+rotary settings or another tokenizer are never loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from radixlang.errors import ParameterError
+from radixlang.runtime.cache.kv_cache import KVCache
+from radixlang.runtime.cache.page_pool import PoolFull
+from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, RadixTree, Tokens
+
+MAGIC = b"radixlang prefixes 1\n"
+HEADER = struct.Struct("<II")  # length of the JSON head, its checksum
+RECORD = struct.Struct("<iIII")  # parent record (-1: root), tokens, payload bytes, checksum
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """All that saved keys and values depend on; two are compatible when they are equal."""
+
+    weights: str  # hash of the weights
+    tokenizer: str  # hash of the tokenizer
+    rotary: str  # rotary settings, in any stable spelling
+    kv_dtype: str
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    namespace: Namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a file gave: nodes that end its prefixes, tokens, and whether all of it was intact."""
+
+    nodes: tuple[RadixNode, ...]
+    num_tokens: int
+    is_complete: bool
+
+
+def save_prefixes(
+    path: str | os.PathLike[str],
+    tree: RadixTree,
+    cache: KVCache,
+    nodes: Sequence[RadixNode],
+    fingerprint: Fingerprint,
+) -> int:
+    """Write the paths that end at the nodes; returns the number of tokens written.
+
+    8-bit nodes end a path: only exact keys and values are saved. Nodes must be of the
+    fingerprint's namespace.
+    """
+    for node in nodes:
+        if node.namespace != fingerprint.namespace:
+            raise ParameterError(f"a node of {node.namespace} is not of {fingerprint.namespace}")
+    order = _parents_first(tree, nodes)
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=target.name, suffix=".part", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            _write(file, order, cache, fingerprint)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return sum(node.length for node in order)
+
+
+def load_prefixes(
+    path: str | os.PathLike[str], tree: RadixTree, cache: KVCache, fingerprint: Fingerprint
+) -> Loaded:
+    """Put the prefixes of a file into tree and cache; what is cached already is kept.
+
+    Loading stops quietly at the first damaged record, or when the pool is full (nothing is
+    evicted for it); `is_complete` then is False.
+
+    Raises:
+        ParameterError: no file of this kind, or made under another fingerprint.
+    """
+    with Path(path).open("rb") as file:
+        saved = _read_head(file, path)
+        _compare(saved, fingerprint, path)
+        ends: list[RadixNode] = []
+        parents: set[int] = set()
+        before = tree.num_cached_tokens
+        for parent, tokens, payload in _records(file, cache):
+            above = ends[parent] if parent >= 0 else tree.root(fingerprint.namespace)
+            node = _place(tree, cache, above, tokens, payload)
+            if node is None:
+                break
+            parents.add(parent)
+            ends.append(node)
+        is_complete = len(ends) == saved["num_records"]
+    leaves = tuple(node for i, node in enumerate(ends) if i not in parents)
+    return Loaded(leaves, tree.num_cached_tokens - before, is_complete)
+
+
+# ---- writing
+
+
+def _parents_first(tree: RadixTree, nodes: Sequence[RadixNode]) -> list[RadixNode]:
+    """Exact nodes of all paths, each once, parents before children."""
+    order: dict[RadixNode, None] = {}
+    for node in nodes:
+        for step in tree.path(node):
+            if step.quantized:
+                break
+            order[step] = None
+    return list(order)
+
+
+def _write(
+    file: BinaryIO, order: Sequence[RadixNode], cache: KVCache, fingerprint: Fingerprint
+) -> None:
+    head = {"fingerprint": asdict(fingerprint), "num_records": len(order)}
+    text = json.dumps(head).encode()
+    file.write(MAGIC + HEADER.pack(len(text), zlib.crc32(text)) + text)
+    numbers = {node: i for i, node in enumerate(order)}
+    for node in order:
+        assert node.parent is not None  # roots are on no path
+        payload = _as_bytes(cache.read(node.slots))
+        parent = numbers.get(node.parent, -1)
+        checksum = zlib.crc32(payload, zlib.crc32(node.edge))
+        file.write(RECORD.pack(parent, node.length, len(payload), checksum))
+        file.write(node.edge)
+        file.write(payload)
+
+
+def _as_bytes(data: Tensor) -> bytes:
+    flat: bytes = data.contiguous().cpu().view(torch.uint8).numpy().tobytes()
+    return flat
+
+
+# ---- reading
+
+
+def _read_head(file: BinaryIO, path: str | os.PathLike[str]) -> dict[str, object]:
+    advice = "build the prefixes again and save them over it"
+    if file.read(len(MAGIC)) != MAGIC:
+        raise ParameterError(f"{path} is no file of saved prefixes; {advice}")
+    head = file.read(HEADER.size)
+    length, checksum = HEADER.unpack(head) if len(head) == HEADER.size else (0, 1)
+    text = file.read(length)
+    if zlib.crc32(text) != checksum:
+        raise ParameterError(f"the head of {path} is damaged; {advice}")
+    found: dict[str, object] = json.loads(text)
+    return found
+
+
+def _compare(
+    saved: dict[str, object], fingerprint: Fingerprint, path: str | os.PathLike[str]
+) -> None:
+    theirs, ours = saved["fingerprint"], asdict(fingerprint)
+    assert isinstance(theirs, dict)  # written by _write, under a checksum
+    unequal = [
+        f"{name} {theirs.get(name)!r} (now {value!r})"
+        for name, value in ours.items()
+        if theirs.get(name) != value
+    ]
+    if unequal:
+        raise ParameterError(
+            f"{path} was saved under other settings: {', '.join(unequal)}; "
+            "build the prefixes again, or load what they were built with"
+        )
+
+
+def _records(file: BinaryIO, cache: KVCache) -> Iterator[tuple[int, Tokens, Tensor]]:
+    """Intact records in order; ends at the first that is cut short or damaged."""
+    shape = (len(cache), 2, -1, cache.num_kv_heads, cache.head_dim)
+    number = 0
+    while len(head := file.read(RECORD.size)) == RECORD.size:
+        parent, num_tokens, num_bytes, checksum = RECORD.unpack(head)
+        if not -1 <= parent < number or num_bytes != num_tokens * cache.bytes_per_token:
+            return
+        edge, payload = file.read(4 * num_tokens), file.read(num_bytes)
+        if zlib.crc32(payload, zlib.crc32(edge)) != checksum or not edge:
+            return
+        data = torch.frombuffer(bytearray(payload), dtype=cache.dtype).view(shape)
+        yield parent, np.frombuffer(edge, np.int32), data
+        number += 1
+
+
+def _place(
+    tree: RadixTree, cache: KVCache, parent: RadixNode, tokens: Tokens, data: Tensor
+) -> RadixNode | None:
+    """Store one record below its parent; None when the pool has no room."""
+    after = int(parent.slots[-1]) if parent.length and not parent.quantized else None
+    try:
+        slots = tree.pool.alloc(len(tokens), after_slot=after, holder="saved prefixes")
+    except PoolFull:
+        return None
+    cache.write(slots, data)
+    return tree.insert(parent, tokens, slots).node

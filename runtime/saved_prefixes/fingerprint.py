@@ -1,0 +1,86 @@
+"""What saved keys and values depend on, as short hashes of the loaded model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+
+from radixlang.runtime.cache.radix_tree import Namespace
+from radixlang.runtime.models.model import LoadedModel
+from radixlang.runtime.process.openmp import leaves_no_team
+from radixlang.runtime.saved_prefixes.file_format import Fingerprint
+
+_SAMPLES = 4096  # values looked at of each tensor, beside its sum
+
+
+@leaves_no_team
+def fingerprint_of(loaded: LoadedModel, namespace: Namespace) -> Fingerprint:
+    """The fingerprint of a model as it is loaded here, its arithmetic included.
+
+    Weights are hashed by the sum and 4,096 evenly spread values of every tensor, 8-bit ones by
+    the scales of all their rows: two checkpoints that agree in all of these are taken as one.
+    """
+    config = loaded.config
+    return Fingerprint(
+        weights=_weights_hash(loaded.model),
+        tokenizer=_tokenizer_hash(loaded.tokenizer),
+        rotary=_short_hash(repr([asdict(rope) for rope in config.ropes]).encode()),
+        kv_dtype=config.kv_dtype,
+        num_layers=config.num_layers,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        namespace=namespace,
+    )
+
+
+def _weights_hash(model: Any) -> str:
+    digest = hashlib.blake2b(digest_size=12)
+    for label, tensor in _tensors(model, "", set()):
+        digest.update(f"{label} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        flat = tensor.detach().reshape(-1)
+        step = max(1, flat.numel() // _SAMPLES)
+        digest.update(flat[::step].to("cpu", torch.float64).numpy().tobytes())
+        digest.update(repr(float(flat.sum(dtype=torch.float64))).encode())
+    return digest.hexdigest()
+
+
+def _tensors(found: Any, label: str, seen: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every plain tensor below an object, with the attributes and types that lead to it."""
+    if id(found) in seen:
+        return
+    seen.add(id(found))
+    if isinstance(found, torch.Tensor):
+        if found.layout == torch.strided:  # else packed for a CPU's kernels, beside its scales
+            yield label, found
+    elif isinstance(found, np.ndarray) and found.dtype.kind in "biuf":
+        yield label, torch.from_numpy(np.array(found))
+    elif isinstance(found, torch.nn.Module):
+        yield from ((f"{label}.{name}", value) for name, value in found.named_parameters())
+    elif isinstance(found, (list, tuple)):
+        for index, item in enumerate(found):
+            yield from _tensors(item, f"{label}[{index}]", seen)
+    elif type(found).__module__.startswith("radixlang."):
+        for name in _attributes(found):
+            inner = getattr(found, name, None)
+            yield from _tensors(inner, f"{label}.{name}:{type(inner).__name__}", seen)
+
+
+def _attributes(found: Any) -> list[str]:
+    slots = [name for kind in type(found).__mro__ for name in getattr(kind, "__slots__", ())]
+    return sorted({*slots, *getattr(found, "__dict__", {})})
+
+
+def _tokenizer_hash(tokenizer: Any) -> str:
+    digest = hashlib.blake2b(digest_size=12)
+    for token_id in range(tokenizer.vocab_size):
+        digest.update(tokenizer.token_bytes(token_id) + b"\0")
+    return digest.hexdigest()
+
+
+def _short_hash(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=12).hexdigest()

@@ -1,0 +1,111 @@
+"""Prebuilt prefixes of a runtime: computed once, saved, loaded and pinned at the next start."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from radixlang.errors import ParameterError
+from radixlang.runtime.cache.lease import Lease
+from radixlang.runtime.cache.radix_tree import Namespace
+from radixlang.runtime.requests.prefill_request import prefill
+from radixlang.runtime.runtime import Runtime
+from radixlang.runtime.saved_prefixes.file_format import (
+    HEADER,
+    MAGIC,
+    RECORD,
+    Loaded,
+    load_prefixes,
+    save_prefixes,
+)
+from radixlang.runtime.saved_prefixes.fingerprint import fingerprint_of
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPrefix:
+    """What a file holds, read from its heads alone."""
+
+    path: Path
+    num_tokens: int
+    num_bytes: int
+    fingerprint: dict[str, Any]
+
+
+def save_prefix(
+    runtime: Runtime, token_ids: Sequence[int], path: str | os.PathLike[str]
+) -> SavedPrefix:
+    """Compute a prefix, if the cache does not hold it, and write it to a file.
+
+    Raises:
+        ParameterError: no tokens.
+        PromptTooLongError, PoolExhaustedError: it does not fit.
+    """
+    if not len(token_ids):
+        raise ParameterError("the prefix is empty; give text that all runs begin with")
+    _compute(runtime, token_ids)
+    namespace = Namespace("")
+    fingerprint = fingerprint_of(runtime.loaded, namespace)
+    memory = runtime.core.memory
+
+    def write() -> None:
+        found = memory.tree.match(namespace, np.asarray(token_ids, np.int32), exact=True)
+        lease = memory.tree.lease(found.node, "prefix being saved", exact=True)
+        try:
+            save_prefixes(path, memory.tree, memory.cache, [found.node], fingerprint)
+        finally:
+            lease.release()
+
+    runtime.core.call(write)
+    return describe(path)
+
+
+def _compute(runtime: Runtime, token_ids: Sequence[int]) -> None:
+    branch = runtime.new_branch()
+    try:
+        branch.extend(list(token_ids))
+        prefill(branch, lambda: runtime.stats().num_prompt_tokens)
+    finally:
+        branch.release()
+
+
+def load_prefix(runtime: Runtime, path: str | os.PathLike[str]) -> tuple[Loaded, list[Lease]]:
+    """Put a saved prefix into a runtime's cache and pin it; the leases end the pinning.
+
+    Raises:
+        ParameterError: the file was made with another model, or is no file of prefixes.
+    """
+    fingerprint = fingerprint_of(runtime.loaded, Namespace(""))
+    memory = runtime.core.memory
+
+    def read() -> tuple[Loaded, list[Lease]]:
+        loaded = load_prefixes(path, memory.tree, memory.cache, fingerprint)
+        leases = [memory.tree.lease(node, f"prefix {Path(path).name}") for node in loaded.nodes]
+        return loaded, leases
+
+    found: tuple[Loaded, list[Lease]] = runtime.core.call(read)
+    return found
+
+
+def describe(path: str | os.PathLike[str]) -> SavedPrefix:
+    """Tokens and fingerprint of a file, without its keys and values.
+
+    Raises:
+        ParameterError: it is no file of saved prefixes.
+    """
+    with Path(path).open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise ParameterError(f"{path} is no file of saved prefixes")
+        length, _ = HEADER.unpack(file.read(HEADER.size))
+        head = json.loads(file.read(length))
+        num_tokens = 0
+        while len(record := file.read(RECORD.size)) == RECORD.size:
+            _, count, num_bytes, _ = RECORD.unpack(record)
+            num_tokens += count
+            file.seek(4 * count + num_bytes, os.SEEK_CUR)
+    return SavedPrefix(Path(path), num_tokens, Path(path).stat().st_size, head["fingerprint"])

@@ -1,0 +1,347 @@
+"""Which sequences run in the next step, and how many tokens of each.
+
+Decodes come first, then prompts in the order of their arrival, then what waits, by the order of
+the queue. A step has a budget of tokens, so long prompts go in chunks beside running decodes.
+
+One leader prefills a cold prefix. Whoever would compute the same tokens waits until the leader
+has put them into the tree. The test is exact and costs one lookup: two prompts share more than
+the tree holds just when both leave it at the same node with the same next token.
+
+When memory runs out: cached prefixes are evicted, branches at rest give up their leases, the
+youngest running sequences are retracted (what they computed stays cached while there is room, and
+they resume later), and at last one request fails. The oldest always goes on, so nothing livelocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from radixlang.errors import PoolExhaustedError
+from radixlang.runtime.cache.node import as_edge, num_common_tokens, walk
+from radixlang.runtime.cache.page_pool import PoolFull
+from radixlang.runtime.cache.radix_tree import RadixNode
+from radixlang.runtime.engine.kv_manager import Memory
+from radixlang.runtime.metrics.stats import Counters
+from radixlang.runtime.requests.request import Job
+from radixlang.runtime.scheduling.sequence import Sequence, TokenIds
+from radixlang.runtime.scheduling.waiting_queue import WaitingQueue
+from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT, choose_lengths
+
+TAIL_RESERVE = 64  # most slots that a sequence takes ahead, so that what it adds is contiguous
+MAX_AHEAD_SHARE = 1 / 256  # of the pool: the most that is evicted before it is needed
+GROWTH_ROOM = 16  # tokens that each running sequence should be able to grow before others join
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Budgets of one step."""
+
+    max_batch_tokens: int
+    max_running: int
+
+
+class Scheduler:
+    """Holds waiting and running sequences.
+
+    Args:
+        yield_lease: asks a branch at rest to give up its lease; False when there is none left.
+        fail: ends a job with an error; it calls `remove` for the job's sequences.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        waiting: WaitingQueue,
+        limits: Limits,
+        counters: Counters,
+        *,
+        yield_lease: Callable[[], bool],
+        fail: Callable[[Job, BaseException], None],
+    ) -> None:
+        self.memory = memory
+        self.waiting = waiting
+        self.limits = limits
+        self.running: list[Sequence] = []  # oldest first
+        self.parked: dict[Sequence, Sequence] = {}  # follower to leader
+        self._leaders: dict[tuple[RadixNode, int], Sequence] = {}
+        self._counters = counters
+        self._yield_lease = yield_lease
+        self._fail = fail
+        self._num_arrivals = 0
+        pool = memory.pool
+        most = min(TAIL_RESERVE // pool.page_size, int(pool.num_pages * MAX_AHEAD_SHARE))
+        self._pages_ahead = max(1, most)
+
+    @property
+    def is_idle(self) -> bool:
+        """True when nothing waits or runs."""
+        return not (self.running or self.parked or len(self.waiting))
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that have not got to run."""
+        return len(self.waiting) + len(self.parked)
+
+    def add(self, sequence: Sequence, *, first: bool = False) -> None:
+        """Let a new sequence wait for its turn, or (first) go before all others."""
+        self._num_arrivals += 1
+        sequence.arrival = self._num_arrivals
+        if first:
+            self.waiting.push_front(sequence)
+        else:
+            self.waiting.push(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence wherever it is; its memory is not touched."""
+        if sequence in self.parked:
+            del self.parked.pop(sequence).followers[sequence]
+        elif sequence.is_running:
+            self._stop_running(sequence)
+        else:
+            self.waiting.remove(sequence)
+
+    def next_batch(self) -> list[tuple[Sequence, int]]:
+        """Sequences of the next step with the number of tokens each computes (0: only logits).
+
+        Memory for all of them, and for their drafts, is reserved.
+        """
+        batch: dict[Sequence, int] = {}
+        budget = self.limits.max_batch_tokens
+        decoding: list[Sequence] = []
+        prefilling: list[Sequence] = []
+        for sequence in self.running:
+            (prefilling if sequence.is_prefilling else decoding).append(sequence)
+        for sequence in (*decoding, *prefilling):
+            if budget > 0 and sequence.is_running:
+                budget -= self._schedule(sequence, budget, batch)
+        self._admit(batch, budget)
+        self._draft(batch)
+        return list(batch.items())
+
+    def committed(self, sequence: Sequence) -> None:
+        """A prompt's tokens have come into the tree: wake those who waited for them."""
+        if sequence.leader_key is not None:
+            del self._leaders[sequence.leader_key]
+            sequence.leader_key = None
+        if sequence.is_prefilling:
+            self._lead(sequence)
+        self._wake(sequence, sequence.num_committed if sequence.is_prefilling else None)
+
+    def retract(self, sequence: Sequence) -> None:
+        """Take a running sequence's memory; it resumes later where it was."""
+        self._counters.num_retracted += 1
+        self.memory.events.add("retract", sequence.num_computed, sequence.holder)
+        self._stop_running(sequence)
+        self.memory.commit(sequence, sequence.num_computed)
+        self.memory.detach(sequence)
+        self.waiting.push_front(sequence)
+
+    def restart(self, sequence: Sequence) -> None:
+        """Take a running sequence's memory and forget what it computed; its tokens stay."""
+        self._stop_running(sequence)
+        self.memory.detach(sequence)
+        self.waiting.push_front(sequence)
+
+    # ---- one step
+
+    def _schedule(self, sequence: Sequence, budget: int, batch: dict[Sequence, int]) -> int:
+        """Put a running sequence into the batch; returns the tokens it takes."""
+        if sequence.is_prefilling:
+            self.memory.follow(sequence)
+            self._lead(sequence)
+        num_new = min(sequence.num_pending, budget)
+        if sequence.num_unwritten >= num_new or self._make_room(sequence, num_new, batch):
+            batch[sequence] = num_new
+            return num_new
+        return 0
+
+    def _make_room(self, sequence: Sequence, num_new: int, batch: dict[Sequence, int]) -> bool:
+        """Reserve memory by all means; False when the sequence itself had to go."""
+        to_come = min(TAIL_RESERVE, sequence.job.num_to_write)
+        ahead = sequence.num_pending - num_new + to_come
+        while True:
+            try:
+                self.memory.reserve(sequence, num_new, ahead)
+            except PoolFull as full:
+                if self._relieve(full.needed - full.free, sequence, batch):
+                    continue
+                victim = self._youngest()
+                if victim is sequence and len(self.running) == 1:
+                    self._fail(sequence.job, self._exhausted(sequence, num_new))
+                    return False
+                batch.pop(victim, None)
+                self.retract(victim)
+                if victim is sequence:
+                    return False
+            else:
+                return True
+
+    def _relieve(self, num_pages: int, sequence: Sequence, batch: dict[Sequence, int]) -> bool:
+        """Find free pages without stopping anybody; True when there are some more now.
+
+        A little more than is needed is evicted at once, for the next steps; that much others
+        may keep ahead until the last.
+        """
+        ahead = self._pages_ahead
+        return (
+            self._trim(sequence, batch, keep=ahead * self.memory.pool.page_size)
+            or self._evict(max(num_pages, ahead))
+            or self._trim(sequence, batch, keep=0)
+        )
+
+    def _trim(self, sequence: Sequence, batch: dict[Sequence, int], keep: int) -> bool:
+        """Take from one of the others what it has reserved ahead beyond `keep` tokens."""
+        return any(
+            self.memory.trim(other, batch.get(other, 0) + keep)
+            for other in self.running
+            if other is not sequence
+        )
+
+    def _evict(self, num_pages: int) -> bool:
+        while not self.memory.free(num_pages):
+            if not self._yield_lease():
+                return False
+        return True
+
+    def _youngest(self) -> Sequence:
+        return max(self.running, key=lambda each: each.arrival)
+
+    def _exhausted(self, sequence: Sequence, num_new: int) -> PoolExhaustedError:
+        pool = self.memory.pool
+        return PoolExhaustedError(
+            f"the KV pool of {pool.num_slots} tokens cannot hold this request: it has "
+            f"{sequence.num_computed} tokens and needs {num_new} more, {pool.num_free_pages} pages "
+            f"are free and {self.memory.tree.num_protected_tokens} cached tokens are in use. "
+            "Make the pool larger (kv_bytes= or num_pages=), or the prompt shorter"
+        )
+
+    def _draft(self, batch: dict[Sequence, int]) -> None:
+        """Guess ahead where a token is to be sampled, in slots that are free anyway.
+
+        What is left of the budget bounds it: a step of more rows takes disproportionately longer.
+        """
+        decoding = [each for each in batch if not each.is_prefilling]
+        guesses: list[TokenIds] = []
+        rates: list[float] = []
+        for sequence in decoding:
+            sequence.draft = guess = NO_DRAFT
+            rate = 0.0
+            num_new = batch[sequence]
+            if 0 < num_new == sequence.num_pending:
+                guess, rate = sequence.job.draft()
+            guesses.append(guess[: max(0, sequence.num_unwritten - num_new)])
+            rates.append(rate)
+        longest = max(map(len, guesses), default=0)
+        if not longest:
+            return
+        num_rows = sum(batch.values())
+        budget = self.limits.max_batch_tokens - num_rows
+        lengths = choose_lengths(rates, longest, is_ragged=num_rows > len(batch))
+        for sequence, guess, length in zip(decoding, guesses, lengths, strict=True):
+            sequence.draft = guess[: min(length, budget)]
+            budget -= len(sequence.draft)
+
+    # ---- admission
+
+    def _admit(self, batch: dict[Sequence, int], budget: int) -> None:
+        num_sampling = sum(each.job.samples for each in self.running)
+        while budget > 0 and (sequence := self.waiting.pop()) is not None:
+            if sequence.job.samples and num_sampling >= self.limits.max_running:
+                self.waiting.push_front(sequence)
+                return
+            if self._park(sequence):
+                continue
+            self.memory.attach(sequence)
+            while not self._fits(sequence) and self._yield_lease():
+                pass
+            if not self._fits(sequence):
+                self.memory.detach(sequence)
+                self.waiting.push_front(sequence)
+                if self.running:
+                    return
+                self._fail(sequence.job, self._exhausted(sequence, sequence.num_tokens))
+                continue
+            self.memory.count_cached(sequence)
+            self.memory.events.add("admit", sequence.num_computed, sequence.holder)
+            self._insert_running(sequence)
+            num_sampling += sequence.job.samples
+            budget -= self._schedule(sequence, budget, batch)
+            if not sequence.is_running:
+                return  # memory was too tight after all
+
+    def _insert_running(self, sequence: Sequence) -> None:
+        """Keep the running list in order of arrival."""
+        place = len(self.running)
+        while place and self.running[place - 1].arrival > sequence.arrival:
+            place -= 1
+        self.running.insert(place, sequence)
+        sequence.is_running = True
+
+    def _stop_running(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        sequence.is_running = False
+        self._resign(sequence)
+
+    def _fits(self, sequence: Sequence) -> bool:
+        """Whether its pending tokens fit beside what the running ones are about to take."""
+        pool, tree = self.memory.pool, self.memory.tree
+        size = pool.page_size
+        room = (pool.num_free_pages + tree.num_evictable_pages) * size
+        room += sum(each.num_unwritten // size * size for each in self.running)
+        planned = sum(each.num_pending + GROWTH_ROOM for each in self.running)
+        own = sequence.num_pending + (GROWTH_ROOM if self.running else 0)
+        return own + planned <= room
+
+    # ---- leaders
+
+    def _lead(self, sequence: Sequence) -> None:
+        """Announce what the sequence is about to compute."""
+        if sequence.leader_key is not None:
+            del self._leaders[sequence.leader_key]
+        key = (sequence.node, int(sequence.tokens[sequence.num_committed]))
+        sequence.leader_key = key if key not in self._leaders else None
+        self._leaders.setdefault(key, sequence)
+
+    def _park(self, sequence: Sequence) -> bool:
+        """Let the sequence wait for a leader, if one is computing tokens of it."""
+        tree = self.memory.tree
+        found = walk(tree.root(sequence.namespace), as_edge(sequence.tokens))
+        if found.part or found.num_tokens >= sequence.num_tokens:
+            return False
+        key = (found.node, int(sequence.tokens[found.num_tokens]))
+        leader = self._leaders.get(key)
+        if leader is None:
+            return False
+        wake_at = self._num_useful(sequence, leader)
+        if wake_at <= found.num_tokens:
+            return False
+        self.parked[sequence] = leader
+        leader.followers[sequence] = wake_at
+        return True
+
+    def _num_useful(self, sequence: Sequence, leader: Sequence) -> int:
+        """Tokens of the leader's prompt that the sequence can take from the cache."""
+        prompt = leader.tokens[: leader.num_prompt]
+        shared = num_common_tokens(as_edge(prompt), as_edge(sequence.tokens))
+        same = shared == len(prompt) == sequence.num_tokens
+        both = sequence.job.samples and leader.job.samples and leader.num_tokens == len(prompt)
+        return shared if same and both else min(shared, sequence.first_logit)
+
+    def _wake(self, leader: Sequence, num_committed: int | None) -> None:
+        """Followers go on when their part is in the tree, or (None) when nothing more comes."""
+        ready = [
+            follower
+            for follower, wake_at in leader.followers.items()
+            if num_committed is None or wake_at <= num_committed
+        ]
+        for follower in reversed(ready):
+            del leader.followers[follower]
+            del self.parked[follower]
+            self.waiting.push_front(follower)
+
+    def _resign(self, sequence: Sequence) -> None:
+        if sequence.leader_key is not None:
+            del self._leaders[sequence.leader_key]
+            sequence.leader_key = None
+        self._wake(sequence, None)

@@ -1,0 +1,134 @@
+"""A sequence: tokens on their way through the model, and the memory that holds what is computed.
+
+Positions 0 to `num_computed` have keys and values. Those up to the end of the leased node are in
+the tree; the rest is the private tail, which nobody else sees until it is committed. Tokens from
+`num_computed` on are pending: the next steps compute them. A draft follows them in one step: tokens
+that are only guessed, whose slots are free again when they were wrong.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radixlang.runtime.cache.lease import Lease
+from radixlang.runtime.cache.page_pool import NO_SLOTS, Slots
+from radixlang.runtime.cache.radix_tree import Namespace, RadixNode
+from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT
+
+if TYPE_CHECKING:
+    from radixlang.runtime.requests.request import Job
+
+TokenIds = NDArray[np.int32]
+
+
+class Sequence:
+    """Tokens and memory of one running or waiting request.
+
+    Args:
+        job: what the logits are for.
+        namespace: typed part of the cache key.
+        tokens: int32 [n] the prompt, n ≥ 1.
+        first_logit: first position whose logits are needed. The cache is not used beyond it,
+            because keys and values give no logits.
+        counted: positions whose tokens somebody else's statistics already have.
+        holder: label for the leak scanner.
+    """
+
+    __slots__ = ("_buffer", "arrival", "counted", "draft", "first_logit", "followers",
+                 "holder", "is_running", "job", "leader_key", "lease", "namespace",
+                 "num_committed", "num_computed", "num_prompt", "num_tokens", "overtaken",
+                 "reached", "tail")  # fmt: skip
+
+    def __init__(
+        self,
+        job: Job,
+        namespace: Namespace,
+        tokens: TokenIds,
+        *,
+        first_logit: int,
+        holder: str,
+        counted: int = 0,
+    ) -> None:
+        self.job = job
+        self.namespace = namespace
+        self._buffer = tokens
+        self.num_tokens = self.num_prompt = len(tokens)
+        self.first_logit = first_logit
+        self.counted = self.reached = counted
+        self.draft: TokenIds = NO_DRAFT
+        self.holder = holder
+        self.num_computed = 0
+        self.num_committed = 0  # tokens that it reads from the tree
+        self.lease: Lease | None = None
+        self.tail: Slots = NO_SLOTS
+        self.arrival = 0
+        self.overtaken = 0
+        self.is_running = False
+        self.leader_key: tuple[RadixNode, int] | None = None
+        self.followers: dict[Sequence, int] = {}  # and the length of prefix each waits for
+
+    @property
+    def tokens(self) -> TokenIds:
+        """All tokens, prompt first; a view."""
+        return self._buffer[: self.num_tokens]
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens without keys and values yet."""
+        return self.num_tokens - self.num_computed
+
+    def inputs(self, num_new: int) -> TokenIds:
+        """What a step feeds to the model: the next pending tokens, and the draft."""
+        pending = self._buffer[self.num_computed : self.num_computed + num_new]
+        return np.concatenate((pending, self.draft)) if len(self.draft) else pending
+
+    @property
+    def is_prefilling(self) -> bool:
+        """True while tokens of the prompt are pending."""
+        return self.num_computed < self.num_prompt
+
+    @property
+    def node(self) -> RadixNode:
+        """The node at which the committed prefix ends; only while leased."""
+        assert self.lease is not None
+        return self.lease.node
+
+    def hold(self, lease: Lease | None) -> None:
+        """Read the tree up to where a lease ends, or (None) not at all."""
+        self.lease = lease
+        self.num_committed = 0 if lease is None else lease.node.end
+
+    def move(self, node: RadixNode) -> None:
+        """Lease another node instead."""
+        assert self.lease is not None
+        self.lease.move(node)
+        self.num_committed = node.end
+
+    @property
+    def num_written(self) -> int:
+        """Slots of the private tail that hold keys and values."""
+        return self.num_computed - self.num_committed
+
+    @property
+    def num_unwritten(self) -> int:
+        """Slots reserved ahead."""
+        return len(self.tail) + self.num_committed - self.num_computed
+
+    def withdraw(self) -> None:
+        """Take the last token off the prompt; it has no keys and values yet."""
+        self._buffer = self._buffer.copy()
+        self.num_prompt -= 1
+        self.num_tokens = self.num_prompt
+        self.counted = min(self.counted, self.num_prompt)
+
+    def append(self, token_id: int) -> None:
+        """Add a pending token; the buffer is this sequence's own once it has grown."""
+        if self.num_tokens == len(self._buffer):
+            grown = np.empty(max(64, 2 * self.num_tokens), np.int32)
+            grown[: self.num_tokens] = self.tokens
+            self._buffer = grown
+        self._buffer[self.num_tokens] = token_id
+        self.num_tokens += 1

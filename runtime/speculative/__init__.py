@@ -1,0 +1,9 @@
+"""Drafts by prompt lookup: the tokens that probably come next, and how many to try.
+
+It knows token ids. It knows no model.
+"""
+
+__all__ = [
+    "ngram_cache",
+    "prompt_lookup",
+]

@@ -1,0 +1,13 @@
+"""Text to tokens and back: tokenizer, chat template, healing, stop strings.
+
+It knows strings and token ids. It knows no tensor and no tree.
+"""
+
+__all__ = [
+    "chat_template",
+    "option_tokens",
+    "partial_regex",
+    "stop_strings",
+    "token_healing",
+    "tokenizer",
+]
