@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -41,10 +42,16 @@ class Choice:
 
 
 class Cell:
-    """A value that is there later. Written by the run's actor only, read by anyone."""
+    """A value that is there later. Written by the run's actor only, read by anyone.
 
-    __slots__ = ("block", "callbacks", "choice", "completion", "deltas", "done", "error",
-                 "forced", "generation", "name", "seed", "seen", "value")  # fmt: skip
+    `posted_s` and `ended_s` are seconds of the monotonic clock, 0.0 before they are known: when
+    the backend was asked, and when its answer or an error came. `failure` is an error of this
+    very generation, and `partial` what it had written by then; `error` may be another's.
+    """
+
+    __slots__ = ("block", "callbacks", "choice", "completion", "deltas", "done", "ended_s", "error",
+                 "failure", "forced", "generation", "name", "partial", "posted_s", "seed", "seen",
+                 "value")  # fmt: skip
 
     def __init__(self, block: int, name: str | None = None) -> None:
         self.block = block
@@ -53,6 +60,10 @@ class Cell:
         self.seen = False
         self.value: Any = None
         self.error: ProgramError | None = None
+        self.posted_s = 0.0
+        self.ended_s = 0.0
+        self.failure: BaseException | None = None
+        self.partial = ""
         self.seed = 0
         self.generation: Generation | None = None
         self.completion: Completion | None = None
@@ -83,6 +94,7 @@ class Cell:
 
     def _end(self) -> None:
         self.done = True
+        self.ended_s = time.monotonic()
         callbacks, self.callbacks = self.callbacks, None
         for callback in callbacks or ():
             callback()
@@ -107,11 +119,16 @@ Piece = Any  # str | Markup | Cell | Turn
 
 
 class Stream:
-    """One block being executed on one branch."""
+    """One block being executed on one branch.
+
+    `piece_ends[i]` is the number of pieces there were when node i was done. `failure` is an error
+    that began here; `error` may also be that of the whole run, and `was_stopped` says that it
+    ended work of this branch.
+    """
 
     __slots__ = ("adopted", "base", "base_length", "block", "branch", "domain", "ended",
-                 "error", "join_at", "outstanding", "pieces", "pos", "queued", "roles",
-                 "waiting", "watchers")  # fmt: skip
+                 "error", "failure", "join_at", "outstanding", "piece_ends", "pieces", "pos",
+                 "queued", "roles", "waiting", "was_stopped", "watchers")  # fmt: skip
 
     def __init__(self, block: Block, branch: Branch | None, base: Stream | None = None) -> None:
         self.block = block
@@ -121,6 +138,7 @@ class Stream:
         self.domain: Stream | None = base.domain if base is not None else None
         self.roles: tuple[str, ...] = base.roles if base is not None else ()
         self.pieces: list[Piece] = []
+        self.piece_ends: list[int] = []
         self.pos = 0
         self.outstanding = 0
         self.join_at = 0
@@ -129,6 +147,8 @@ class Stream:
         self.ended = False
         self.adopted = False
         self.error: ProgramError | None = None
+        self.failure: ProgramError | None = None
+        self.was_stopped = False
         self.watchers: list[Stream] | None = None
 
     @property
@@ -137,6 +157,17 @@ class Stream:
         return self.error is not None or (
             self.pos >= self.block.flushed and not self.outstanding and not self.waiting
         )
+
+    def pass_node(self) -> None:
+        """The node at `pos` is done."""
+        self.piece_ends.append(len(self.pieces))
+        self.pos += 1
+
+    def stop(self, error: ProgramError) -> None:
+        """Take an error that may have begun elsewhere."""
+        if self.error is None:
+            self.was_stopped = not self.is_complete
+            self.error = error
 
     def history(self) -> Iterator[Piece]:
         """Every piece of the prompt, from the root of the tree to here."""

@@ -5,6 +5,7 @@ All of this runs inside the run's actor: quick, never waiting, one at a time.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -80,7 +81,7 @@ def handle_gen(run: Run, stream: Stream, node: Gen) -> bool:
     if clipped:
         params = params.override(max_tokens=granted, min_tokens=min(granted, params.min_tokens))
     cell = run.cell(stream.block.id, node.slot, node.name)
-    cell.name, cell.seed = node.name, params.seed or 0
+    cell.name, cell.seed, cell.posted_s = node.name, params.seed or 0, time.monotonic()
     generation = branch_of(stream).generate(params, run.constraint_for(node))
     run.hint(stream)
     cell.generation = generation
@@ -126,10 +127,18 @@ def _generated(
             )
     cell.generation = None
     if error is not None:
+        cell.failure, cell.partial = error, _partial_text(cell, generation)
         run.fail(stream, node, error)
     elif not cell.done:
         cell.resolve(cell.value)
     run.ended(stream)
+
+
+def _partial_text(cell: Cell, generation: Generation) -> str:
+    """What a generation that failed had written."""
+    if cell.completion is not None:
+        return cell.completion.text
+    return "".join(delta.text for delta in generation.deltas)
 
 
 def _finish_value(node: Gen, cell: Cell, completion: Completion) -> BaseException | None:
@@ -154,6 +163,7 @@ def handle_select(run: Run, stream: Stream, node: Select) -> bool:
     if options is None:
         return False
     branch = branch_of(stream)
+    run.cell(stream.block.id, node.slot, node.name).posted_s = time.monotonic()
     futures = [branch.score(options)]
     if needs_unconditional(node.scorer):
         neutral = run.backend.new_branch(namespace=run.options.namespace)

@@ -6,6 +6,7 @@ run. Everything here runs inside the run's actor.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +26,11 @@ _SLOT_BITS = 24
 
 
 class Driver(Actor):
-    """The streams and cells of a run, and what makes them move."""
+    """The streams and cells of a run, and what makes them move.
+
+    `started_at` is the time of day in seconds; `started_s` and `ended_s` are of the monotonic
+    clock, `ended_s` 0.0 while the run goes on.
+    """
 
     def __init__(self, name: str, backend: Backend, options: RunOptions) -> None:
         super().__init__(name)
@@ -34,6 +39,7 @@ class Driver(Actor):
         self.on_finish: Callable[[], None] | None = None
         self.streams: dict[int, Stream] = {}
         self.cells: dict[int, Cell] = {}
+        self.started_at, self.started_s, self.ended_s = time.time(), time.monotonic(), 0.0
         self.finished = False
         self.program_ended = False
         self._ready: deque[Stream] = deque()
@@ -82,7 +88,7 @@ class Driver(Actor):
                 except Exception as error:
                     self.fail(stream, node, error)
                     break
-                stream.pos += 1
+                stream.pass_node()
                 self._todo -= 1
             if stream.watchers or stream.ended:
                 self.settle(stream)
@@ -113,7 +119,7 @@ class Driver(Actor):
 
     def step(self, stream: Stream) -> None:
         """The node that the stream waited at is done; go on behind it."""
-        stream.pos += 1
+        stream.pass_node()
         self._todo -= 1
         self.ready(stream)
 
@@ -171,6 +177,7 @@ class Driver(Actor):
             self._finish()
 
     def _finish(self) -> None:
+        self.ended_s = time.monotonic()
         self.finished = True
         if self._undo_deadline is not None:
             self._undo_deadline()
@@ -188,7 +195,7 @@ class Driver(Actor):
         """An error on a stream fails its collecting fork branch, or else the run."""
         if stream.error is not None or self.error is not None:
             return
-        wrapped = self._wrap(error, stream, node)
+        wrapped = stream.failure = self._wrap(error, stream, node)
         if stream.domain is None:
             self.fail_run(wrapped)
         else:
@@ -204,7 +211,7 @@ class Driver(Actor):
         for cell in cells:
             cell.fail(error)
         for stream in self.streams.values():
-            stream.error = stream.error or error
+            stream.stop(error)
         self._ready.clear()
         self._finish()
 
@@ -233,7 +240,7 @@ class Driver(Actor):
         members = [stream for stream in self.streams.values() if _is_within(stream, domain)]
         blocks = {stream.block.id for stream in members}
         for stream in members:
-            stream.error = stream.error or error
+            stream.stop(error)
             branch, stream.branch = stream.branch, None
             if branch is not None:
                 branch.cancel()
