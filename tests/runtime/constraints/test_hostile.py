@@ -11,7 +11,7 @@ import pytest
 from radixlang.constraints.specs import Grammar, JsonSchema, Regex, Sequence, match
 from radixlang.errors import ConstraintError, InvalidConstraintError, UnsupportedConstraintError
 from radixlang.runtime.constraints import matcher as constraints
-from radixlang.runtime.constraints.grammar import outside
+from radixlang.runtime.constraints.grammar import subprocess_check as outside
 from radixlang.runtime.constraints.grammar.backtracking import backtracks
 from radixlang.runtime.constraints.grammar.python_regex import translate
 from radixlang.runtime.constraints.grammar.unbounded import may_force
