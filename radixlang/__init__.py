@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         UnsupportedConstraintError,
         ValueParseError,
     )
+    from radixlang.execution.listeners import on_run
     from radixlang.explain.explanation import Explanation
     from radixlang.explain.savings import Savings, savings
     from radixlang.graph.nodes import Graph
@@ -91,6 +92,7 @@ _HOMES = {
     "NeedsValueError NumericalError ParameterError PoolExhaustedError ProgramError "
     "PromptTooLongError RadixlangError RequestError RuntimeClosedError ScriptError "
     "StateClosedError TemplateError UnsupportedConstraintError ValueParseError",
+    "execution.listeners": "on_run",
     "explain.explanation": "Explanation",
     "program.expressions": "assistant assistant_begin assistant_end gen role select system "
     "system_begin system_end user user_begin user_end",
@@ -171,6 +173,7 @@ __all__ = [
     "majority",
     "match",
     "mean_logprob",
+    "on_run",
     "resume",
     "retry",
     "role",

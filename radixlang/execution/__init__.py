@@ -6,6 +6,7 @@ It knows the protocol of `radixlang.protocol`. It knows no engine, no tensor and
 __all__ = [
     "branch_run",
     "fork_handlers",
+    "listeners",
     "mailbox",
     "node_handlers",
     "option_scorers",

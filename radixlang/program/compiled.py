@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from radixlang.default_runtime import get_default_runtime
 from radixlang.errors import NeedsValueError, ParameterError
+from radixlang.execution.listeners import tell, tell_end
 from radixlang.execution.run import Run, RunOptions
 from radixlang.graph.next_use import future_uses
 from radixlang.graph.nodes import Block, Gen, Graph, Join, Ref, Select
@@ -44,6 +45,7 @@ class CompiledProgram:
         state = self.launch(kwargs)
         run = state._run()
         run.wait(lambda: run.finished)
+        tell_end(state)
         if check and run.error is not None:
             raise run.error
         return state
@@ -79,6 +81,7 @@ class CompiledProgram:
             state._bind(name, ref if refs is None else Joined(state, ref, refs))
         if finish is not None:
             run.on_finish = lambda: finish(state)
+        tell("start", state)
         run.start()
         return state
 

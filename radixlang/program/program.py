@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from radixlang.default_runtime import get_default_runtime
 from radixlang.errors import ParameterError, ProgramError, StateClosedError
+from radixlang.execution.listeners import tell, tell_end, told
 from radixlang.execution.mailbox import running_loop
 from radixlang.execution.recorder import Recorder
 from radixlang.execution.run import Run, RunOptions
@@ -81,29 +82,31 @@ class Program:
             return asyncio.run(self.arun(*args, **kwargs))
         arguments, run, check = self.prepare(args, kwargs)
         state = State(run, run.blocks[0])
-        run.start()
-        self.execute(run, state, arguments)
-        try:
-            run.wait(lambda: run.finished)
-        except BaseException:  # an interrupt: nobody will read what still runs
-            run.cancel()
-            raise
+        with told(state):
+            run.start()
+            self.execute(run, state, arguments)
+            try:
+                run.wait(lambda: run.finished)
+            except BaseException:  # an interrupt: nobody will read what still runs
+                run.cancel()
+                raise
         return _checked(state, run, check)
 
     async def arun(self, *args: Any, **kwargs: Any) -> State:
         """Like `run`, for a caller on an event loop; other tasks go on meanwhile."""
         arguments, run, check = self.prepare(args, kwargs)
         state = State(run, run.blocks[0])
-        run.start()
-        try:
-            if self.is_async:
-                await self._execute_async(run, state, arguments)
-            else:
-                await asyncio.to_thread(self.execute, run, state, arguments)
-            await run.wait_async(lambda: run.finished)
-        except asyncio.CancelledError:
-            run.cancel()
-            raise
+        with told(state):
+            run.start()
+            try:
+                if self.is_async:
+                    await self._execute_async(run, state, arguments)
+                else:
+                    await asyncio.to_thread(self.execute, run, state, arguments)
+                await run.wait_async(lambda: run.finished)
+            except asyncio.CancelledError:
+                run.cancel()
+                raise
         return _checked(state, run, check)
 
     def stream(self, *args: Any, **kwargs: Any) -> ProgramStream:
@@ -111,6 +114,7 @@ class Program:
         arguments, run, _ = self.prepare(args, kwargs)
         run.streaming = True
         state = State(run, run.blocks[0])
+        tell("start", state)
         run.start()
 
         def work() -> None:
@@ -121,6 +125,7 @@ class Program:
                     self.execute(run, state, arguments)
             except BaseException as error:
                 run.fail_from_program(error)
+            tell_end(state)
 
         threading.Thread(target=work, name=f"radixlang-stream-{self.name}", daemon=True).start()
         return ProgramStream(run, state)
@@ -215,6 +220,7 @@ class Program:
         arguments, run, _ = self.prepare((), {**row, **options})
         state = State(run, run.blocks[0])
         run.on_finish = lambda: finish(state)
+        tell("start", state)
         run.start()
         with suppress(Exception):  # it is the run's error now
             if self.is_async:

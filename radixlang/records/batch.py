@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from radixlang.constraints.typed_values import to_json
 from radixlang.default_runtime import get_default_runtime
 from radixlang.errors import ParameterError, ProgramError
+from radixlang.execution.listeners import tell_end
 from radixlang.execution.run import node_seed
 from radixlang.program.state import State
 from radixlang.progress import row_bar
@@ -133,6 +134,8 @@ class _Batch:
             index, outcome = self._finished.get()
             self.live.pop(index, None)
             self._room.release()
+            if not isinstance(outcome, ProgramError):
+                tell_end(outcome)
             yield _result(index, self.rows[index], outcome)
 
     def stop(self) -> None:
