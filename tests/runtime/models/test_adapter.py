@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from radixlang.errors import ModelFormatError
+from radixlang.runtime.models import adapter
 from radixlang.runtime.models.adapter import adapt
 
 SHAPE = {
@@ -61,6 +62,33 @@ def test_logits_equal_transformers(case: str, forest: Callable[..., Any]) -> Non
     ours = adapt(theirs, case)
     found = forest(ours.config).shared_prefix_logits(ours, ids, 14)
     torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("case", CONFIGS)
+def test_every_family_is_served_in_half_precision(
+    case: str, dtype: torch.dtype, forest: Callable[..., Any]
+) -> None:
+    theirs = random_model(*CONFIGS[case]).to(dtype)
+    ids = torch.randint(0, 97, (2, 24))
+    ids[:, :14] = ids[0, :14]
+    with torch.no_grad():
+        expected = theirs(ids, use_cache=False).logits.float()
+    ours = adapt(theirs, case)
+    assert ours.config.dtype == str(dtype).removeprefix("torch.")
+    found = forest(ours.config).shared_prefix_logits(ours, ids, 14)
+    error = (found - expected).square().mean().sqrt() / expected.std()
+    assert float(error) < 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_other_logits_than_transformers_are_refused(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = random_model(*CONFIGS["olmo2"]).to(dtype)
+    monkeypatch.setattr(adapter, "_probe", lambda *_: torch.randn(adapter._NUM_PROBE, 97))
+    with pytest.raises(ModelFormatError, match="gives other logits"):
+        adapt(theirs, "olmo2")
 
 
 def test_reads_windows_and_heads_from_what_the_layers_ask_for() -> None:
