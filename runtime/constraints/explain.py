@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from radixlang.constraints.specs import Capture, Constraint, Match, Sequence
-from radixlang.errors import ConstraintError
+from radixlang.errors import ConstraintError, UnsupportedConstraintError
 
 if TYPE_CHECKING:
     from radixlang.runtime.constraints.matcher import CompiledConstraint, Matcher
@@ -43,9 +43,20 @@ def consume_longest(matcher: Matcher, data: bytes) -> int:
         num = matcher.num_valid(chunk)
         matcher.consume(chunk[:num])
         taken += num
-        if num < len(chunk):
+        if num < len(chunk) and not _may_follow(matcher, chunk[num]):
             break
     return taken
+
+
+def _may_follow(matcher: Matcher, byte: int) -> bool:
+    """Whether the mask has a byte at which the engine stopped: then it was at one of its bounds."""
+    try:
+        row = matcher.allowed_row()
+    except UnsupportedConstraintError:
+        raise
+    except ConstraintError:
+        return False
+    return bool(int(row[byte // 32]) >> byte % 32 & 1) and matcher.num_valid([byte]) == 1
 
 
 def _at_character(compiled: CompiledConstraint, data: bytes, taken: int) -> Matcher:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from itertools import takewhile
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import llguidance
@@ -36,6 +36,8 @@ MAX_CACHED_CONSTRAINTS = 256
 MAX_COMPILE_S = 3.0  # of the MaskBench sample one takes 0.35 s; 2,000 keys took 1 in a busy hour
 MAX_GRAMMAR_S = 5.0  # lark takes most of a second for a grammar as large as Python's
 MAX_TOKEN_S = 0.01  # of computing, on average over ten and more tokens
+_SIGNS_OF_BOUNDS = ("too complex", "too large", "limit", "fuel", "too many", "u16::MAX")
+T = TypeVar("T")
 
 
 class CompiledConstraint:
@@ -57,15 +59,28 @@ class CompiledConstraint:
         self.ignored, self.warnings = self._lowered.ignored, self._lowered.warnings
         self.finish: Finish = spec.finish
         self.forces = self._lowered.forces
-        self._start = grammars.matcher(self.grammar)
+        self._start: llguidance.LLMatcher | None = grammars.matcher(self.grammar)
+        self._num_starts = 0
         self._lock = threading.Lock()
         _raise_on_error(self._start, spec)
-        Matcher(self, self._start.deep_copy()).allowed_row()  # a dead end at once is an error now
+        self.matcher().allowed_row()  # a dead end at once is an error now
 
     def matcher(self) -> Matcher:
         """A matcher at the beginning of a text."""
         with self._lock:  # the engine forbids concurrent use, also to copy
-            return Matcher(self, self._start.deep_copy())
+            self._start = self._start or self.fresh_engine()
+            return Matcher(self, self._start.deep_copy(), start=self._num_starts)
+
+    def fresh_engine(self) -> llguidance.LLMatcher:
+        """An engine that shares nothing with those of other texts."""
+        return self.vocabulary.matcher(self.grammar)
+
+    def retire(self, start: int) -> None:
+        """No further text begins from a start whose engine reached a bound: copies of an engine
+        share the states of its lexer, and the bound on their number."""
+        with self._lock:
+            if start == self._num_starts:
+                self._start, self._num_starts = None, start + 1
 
     @property
     def has_check(self) -> bool:
@@ -111,19 +126,20 @@ class Matcher:
         tokens: token ids consumed so far.
     """
 
-    __slots__ = ("_engine", "_row", "compiled", "tokens")
+    __slots__ = ("_engine", "_row", "_start", "compiled", "tokens")
 
     def __init__(
         self, compiled: CompiledConstraint, engine: llguidance.LLMatcher,
-        tokens: Sequence[int] = (),
+        tokens: Sequence[int] = (), start: int | None = None,
     ) -> None:  # fmt: skip
         self.compiled, self._engine = compiled, engine
         self.tokens = list(tokens)
         self._row: np.ndarray | None = None
+        self._start = start  # the number of the start it shares with other texts, None alone
 
     def fork(self) -> Matcher:
         """An independent matcher at the same place."""
-        copy = Matcher(self.compiled, self._engine.deep_copy(), self.tokens)
+        copy = Matcher(self.compiled, self._engine.deep_copy(), self.tokens, self._start)
         copy._row = self._row
         return copy
 
@@ -141,15 +157,43 @@ class Matcher:
     def allowed_row(self) -> np.ndarray:
         """The mask as an int32 array of ceil(vocab_size / 32) words; do not write to it."""
         if self._row is None:
-            bits = np.frombuffer(self._engine.compute_bitmask(), dtype=np.int32)
-            self._row = self._checked(bits)
+            row = self._ask(lambda engine: engine.compute_bitmask())
+            self._row = self._checked(np.frombuffer(row, dtype=np.int32))
         return self._row
+
+    def take_row(self, row: np.ndarray) -> None:
+        """Take a mask that was computed by the engine; where it reached a bound, compute it here.
+
+        Raises:
+            ConstraintError: nothing may come next and the text may not end either.
+        """
+        if self._engine.is_error():
+            self.allowed_row()
+        else:
+            self._row = self._checked(row)
+
+    def _ask(self, question: Callable[[llguidance.LLMatcher], T]) -> T:
+        """The engine's answer. Where a bound was reached that other texts use up as well, it is
+        asked once more with an engine of its own.
+
+        Raises:
+            UnsupportedConstraintError: this text by itself reaches a bound on time or memory.
+        """
+        answer = question(self._engine)
+        if self._start is not None and _reached_a_bound(self._engine):
+            self.compiled.retire(self._start)
+            self._engine, self._start = self.compiled.fresh_engine(), None
+            self._engine.try_consume_tokens(self.tokens)
+            answer = question(self._engine)
+        if _reached_a_bound(self._engine):
+            _raise_on_error(self._engine, self.compiled.spec)
+        return answer
 
     def forced_tokens(self) -> list[int]:
         """Tokens that must come next, as the tokenizer would write the text as a whole."""
         if self._engine.is_stopped() or not self.compiled.forces:
             return []
-        forced: list[int] = self._engine.compute_ff_tokens()
+        forced: list[int] = self._ask(lambda engine: engine.compute_ff_tokens())
         _raise_on_error(self._engine, self.compiled.spec)
         return self._whole_characters(forced) if forced else forced
 
@@ -160,17 +204,25 @@ class Matcher:
             ConstraintError: a token is not allowed here.
         """
         ids = list(token_ids)
-        begun_s = time.thread_time()
-        num_taken = self._engine.try_consume_tokens(ids)
+        num_taken, taken_s = self._read(ids, _consume)
         self.tokens.extend(ids[:num_taken])
         self._row = None
-        self._check_time(time.thread_time() - begun_s, len(ids))
+        self._check_time(taken_s, len(ids))
         if self._engine.is_error():
             raise self._dead_end()
         if num_taken < len(ids):
             message = self._refusal(ids[num_taken], num_taken)
             self.rollback(num_taken)
             raise ConstraintError(message)
+
+    def _read(self, ids: list[int], read: Callable[..., int]) -> tuple[int, float]:
+        """How many of the tokens were read, and the seconds that it took for all of them."""
+        begun_s, start = time.thread_time(), self._start
+        answer = self._ask(lambda engine: read(engine, ids))
+        taken_s = time.thread_time() - begun_s
+        if start != self._start:  # the text before them was read again
+            taken_s *= len(ids) / (len(self.tokens) + len(ids))
+        return answer, taken_s
 
     def _check_time(self, taken_s: float, num_tokens: int) -> None:
         """A grammar that is ambiguous all over takes longer for each token than for the last."""
@@ -187,8 +239,15 @@ class Matcher:
         self.consume([vocabulary.byte_ids[byte] for byte in rest])
 
     def num_valid(self, token_ids: Sequence[int]) -> int:
-        """How many of the tokens could be consumed."""
-        return int(self._engine.validate_tokens(list(token_ids)))
+        """How many of the tokens could be consumed.
+
+        Raises:
+            UnsupportedConstraintError: to tell takes more than the bound on time or memory.
+        """
+        ids = list(token_ids)
+        found, taken_s = self._read(ids, _validate)
+        self._check_time(taken_s, len(ids))
+        return found
 
     def num_valid_bytes(self, data: bytes) -> int:
         """How many of the bytes could be consumed, each by the token that is that byte alone."""
@@ -314,7 +373,7 @@ class MaskWorker:
         errors: dict[int, BaseException] = {}
         for index, matcher in enumerate(waiting):
             try:
-                matcher._row = matcher._checked(rows[index])
+                matcher.take_row(rows[index])
             except ConstraintError as error:
                 errors[id(matcher)] = error
         return [errors.get(id(matcher)) for matcher in matchers]
@@ -422,16 +481,29 @@ def _raise_on_error(engine: llguidance.LLMatcher, spec: Constraint) -> None:
         return
     message = engine.get_error().strip()
     first = message.splitlines()[0][:300] if message else "unknown error"
-    if any(
-        sign in message
-        for sign in ("too complex", "too large", "limit", "fuel", "too many", "u16::MAX")
-    ):
+    if _reached_a_bound(engine):
         raise UnsupportedConstraintError(
             f"{_brief(spec)} is too complex for the bounds on time and memory: {first}"
         )
     if first.startswith("NoExtension"):
         raise InvalidConstraintError(f"{_brief(spec)} can match no text at all")
     raise InvalidConstraintError(f"{_brief(spec)} cannot be used: {first}")
+
+
+def _consume(engine: llguidance.LLMatcher, ids: list[int]) -> int:
+    """Tokens taken. Where the engine stops at a bound it says so when asked for a mask only."""
+    num_taken = int(engine.try_consume_tokens(ids))
+    if num_taken < len(ids) and not engine.is_stopped():
+        engine.compute_bitmask()
+    return num_taken
+
+
+def _validate(engine: llguidance.LLMatcher, ids: list[int]) -> int:
+    return int(engine.validate_tokens(ids))
+
+
+def _reached_a_bound(engine: llguidance.LLMatcher) -> bool:
+    return engine.is_error() and any(sign in engine.get_error() for sign in _SIGNS_OF_BOUNDS)
 
 
 def _brief(spec: Constraint) -> str:

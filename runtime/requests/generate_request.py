@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from radixlang.errors import ConstraintError, IncompleteError
+from radixlang.errors import ConstraintError, IncompleteError, UnsupportedConstraintError
 from radixlang.protocol import (
     Completion,
     Delta,
@@ -33,6 +33,8 @@ from radixlang.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from radixlang.runtime.constraints.matcher import CompiledConstraint, Matcher
+
+MAX_DRAFT_S = 0.02  # of reading one draft under a constraint; a slower one has no more drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class GenerateJob(Job):
         self._end_ids = frozenset(() if params.ignore_eos else limits.end_ids)
         self._kept: Kept | None = None
         self._last: Delta | None = None
+        self._closes = False  # `judge` finds the rest of the text
         self.num_counted = (0, 0)  # generated and forced tokens that the statistics have
 
     @property
@@ -139,13 +142,26 @@ class GenerateJob(Job):
             return NO_DRAFT, 0.0
         draft = self.drafter.propose(self.sequence.tokens)[: self.num_to_write]
         if self.matcher is not None and len(draft):
-            draft = draft[: self.matcher.num_valid(draft.tolist())]
-        return draft, self.drafter.rate if len(draft) else 0.0
+            draft = draft[: self._num_valid(draft.tolist())]
+        return draft, self.drafter.rate if self.drafter is not None and len(draft) else 0.0
+
+    def _num_valid(self, token_ids: list[int]) -> int:
+        """Tokens of a draft that the constraint takes; where telling is slow, no more drafts."""
+        assert self.matcher is not None
+        begun_s = time.thread_time()
+        try:
+            num: int = self.matcher.num_valid(token_ids)
+        except UnsupportedConstraintError:  # the next token that is taken says so itself
+            num = 0
+        if time.thread_time() - begun_s > MAX_DRAFT_S:
+            num, self.drafter = 0, None
+        return num
 
     def look_ahead(self) -> None:
         """Fork a matcher for each token of the draft, which ends where the constraint does."""
         self.ahead = []
         here: Any = self.matcher
+        begun_s = time.thread_time()
         for token_id in self.sequence.draft.tolist():
             here = here.fork()
             try:
@@ -153,6 +169,9 @@ class GenerateJob(Job):
             except ConstraintError:
                 break
             self.ahead.append(here)
+            if time.thread_time() - begun_s > MAX_DRAFT_S:
+                self.drafter = None
+                break
         self.shorten_draft(len(self.ahead))
 
     def shorten_draft(self, num_tokens: int) -> None:
@@ -246,7 +265,7 @@ class GenerateJob(Job):
 
     def finish(self, memory: Memory, later: Callable[[Callable[[], None]], None]) -> None:
         """Commit what was computed of the kept tokens, and put the branch at their end."""
-        kept, self._last = self.tracker.finish()
+        kept, self._last = self.tracker.finish(whole=self._closes)
         self._kept = kept
         sequence, branch = self.sequence, self.branch
         end = sequence.num_prompt + kept.num_tokens
@@ -352,7 +371,7 @@ class GenerateJob(Job):
         elif matcher.is_complete:
             self.judge = partial(constraint.check, text) if constraint.has_check else None
         elif constraint.finish == "close" and reason == "length":
-            self.judge = matcher.close
+            self.judge, self._closes = matcher.close, True
         else:
             raise self._incomplete(reason)
 

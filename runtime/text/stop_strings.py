@@ -94,9 +94,17 @@ class TextTracker:
         self._read()
         return self._delta(len(self._text) - self._held, len(self.token_ids))
 
-    def finish(self) -> tuple[Kept, Delta | None]:
-        """End of the generation: what is kept, and what streams have not been told yet."""
-        if self.stop is None:
+    def finish(self, *, whole: bool = False) -> tuple[Kept, Delta | None]:
+        """End of the generation: what is kept, and what streams have not been told yet.
+
+        Args:
+            whole: an unfinished character at the end is left out, with the tokens of it, because
+                text will follow that writes it; else it is shown as a replacement character.
+        """
+        if self.stop is None and whole:
+            self._read()
+            kept = self._cut(len(self._text))
+        elif self.stop is None:
             unread = self.token_ids[len(self._ends) :]
             self._text += self._stream.push(unread) + self._stream.finish()
             self._ends += [len(self._text)] * len(unread)

@@ -114,10 +114,13 @@ def _check(document: Document) -> Callable[[str], None]:
 
     def check_text(text: str) -> None:
         try:
-            value = json.loads(text, parse_float=_finite)
+            check(json.loads(text, parse_float=_finite))
         except ValueError as error:
             raise ConstraintError(f"the text cannot be checked: {error}") from None
-        check(value)
+        except RecursionError:
+            raise ConstraintError(
+                "the text cannot be checked: its arrays and objects are nested too deeply"
+            ) from None
 
     return check_text
 
@@ -134,6 +137,7 @@ _SIGNS = [
     (r"Unknown format: (.*)", "format"),
     (r"patternProperty regexes", "patternProperties"),
     (r"min/maxProperties", "minProperties"),
+    (r"min/maxProperties", "maxProperties"),
     (r"oneOf", "oneOf"),
     (r"(?:regex|pattern)", "pattern"),
     (r"multipleOf", "multipleOf"),
@@ -152,10 +156,8 @@ def _blame(rewriter: Rewriter, message: str) -> Exception:
     if any(sign in message for sign in ("too large", "too complex", "limit", "fuel", "u16::MAX")):
         return UnsupportedConstraintError(f"the JSON schema is too complex: {first}")
     named = re.findall(r"'(\$?\w+)'|\"(\$?\w+)\"", message)
-    wanted = [n for pair in named for n in pair if n]
-    wanted += [keyword for sign, keyword in _SIGNS if re.search(sign, message)]
-    if "minProperties" in wanted:
-        wanted.append("maxProperties")
+    wanted = [keyword for sign, keyword in _SIGNS if re.search(sign, message)]
+    wanted += [n for pair in named for n in pair if n]
     for place in _every(rewriter.document.root):
         for keyword in wanted:
             pointer = f"{place.pointer}/{keyword}"

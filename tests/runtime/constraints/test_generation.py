@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from radixlang.constraints.specs import Choices, Grammar, JsonSchema, Regex, match
 from radixlang.errors import CancelledError, ConstraintError, IncompleteError
 from radixlang.runtime.constraints.matcher import CompiledConstraint, Matcher
+from radixlang.runtime.requests import generate_request
+from radixlang.runtime.requests.generate_request import GenerateJob
 from radixlang.sampling_params import SamplingParams
 
 TIMEOUT = 60
@@ -120,6 +123,56 @@ def test_max_tokens_raises_with_the_partial_text_or_closes_it(
         assert closed.text.startswith(cut.partial)
         jsonschema.validate(json.loads(closed.text), SCHEMA)
         assert closed.finish_reason == "length"
+
+
+CUT_CHARACTERS: list[Any] = [
+    Choices(("😨😨😨", "😀😀😀😀"), finish="close"),
+    Regex("(😨|😀){2,3}", finish="close"),
+    JsonSchema.of({"enum": ["😨😨", "日本"]}, finish="close"),
+    JsonSchema.of({"type": "string", "pattern": "^[😀-😨]{2}é$"}, finish="close"),
+    Grammar('start: "😨" start | "😀é"', finish="close"),
+]
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 5, 6])
+@pytest.mark.parametrize("spec", CUT_CHARACTERS, ids=lambda spec: type(spec).__name__)
+def test_a_text_cut_inside_a_character_is_closed_as_one_that_is_whole(
+    make_runtime: MakeRuntime, spec: Any, max_tokens: int
+) -> None:
+    runtime = make_runtime()
+    for seed in range(4):
+        branch = runtime.new_branch()
+        branch.extend("Answer: ")
+        params = SamplingParams(max_tokens=max_tokens, seed=seed)
+        generation = branch.generate(params, runtime.compile_constraint(spec))
+        streamed = "".join(delta.text for delta in generation)
+        done = generation.result(TIMEOUT)
+        assert match(spec, done.text)
+        assert streamed == done.text
+        assert runtime.decode(branch.tokens().result(TIMEOUT)) == f"Answer: {done.text}"
+        branch.release()
+    assert runtime.audit() == []
+
+
+def test_drafts_under_an_ambiguous_grammar_are_given_up_where_they_cost_too_much(
+    make_runtime: MakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every draft would be read again by a parser that takes longer for each token."""
+    spec = Grammar('start: e\ne: e e e | e e | "a"', parser="earley")
+    num_drafts = Counter[float]()
+    propose = GenerateJob.draft
+
+    def draft(job: GenerateJob) -> Any:
+        found = propose(job)
+        num_drafts[generate_request.MAX_DRAFT_S] += len(found[0]) > 0
+        return found
+
+    monkeypatch.setattr(GenerateJob, "draft", draft)
+    for most_s in (60.0, 0.0):
+        monkeypatch.setattr(generate_request, "MAX_DRAFT_S", most_s)
+        (found,) = run(make_runtime(), [spec], max_tokens=40, ignore_eos=True, temperature=0.0)
+        assert found.text == "a" * 40
+    assert num_drafts[60.0] > num_drafts[0.0] == 0
 
 
 def test_closed_text_stays_on_the_branch(make_runtime: MakeRuntime) -> None:

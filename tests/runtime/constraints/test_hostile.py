@@ -6,16 +6,23 @@ import threading
 import time
 from typing import Any
 
+import llguidance
 import pytest
 
 from radixlang.constraints.specs import Grammar, JsonSchema, Regex, Sequence, match
 from radixlang.errors import ConstraintError, InvalidConstraintError, UnsupportedConstraintError
 from radixlang.runtime.constraints import matcher as constraints
-from radixlang.runtime.constraints.grammar import subprocess_check as outside
+from radixlang.runtime.constraints import vocabulary
+from radixlang.runtime.constraints.grammar import subprocess_check
 from radixlang.runtime.constraints.grammar.backtracking import backtracks
 from radixlang.runtime.constraints.grammar.python_regex import translate
 from radixlang.runtime.constraints.grammar.unbounded import may_force
-from radixlang.runtime.constraints.matcher import ConstraintCompiler, byte_constraint
+from radixlang.runtime.constraints.matcher import (
+    ConstraintCompiler,
+    MaskWorker,
+    Matcher,
+    byte_constraint,
+)
 from radixlang.runtime.constraints.schema.rewriting import Rewriter
 from radixlang.runtime.constraints.time_limit import within
 from radixlang.runtime.constraints.vocabulary import Vocabulary
@@ -211,7 +218,7 @@ def test_a_check_that_may_try_for_ever_runs_outside(monkeypatch: pytest.MonkeyPa
     """lark tries A first, 2**40 ways, before it finds that the text is a B."""
     spec = Grammar('start: A "!" | B "?"\nA: /(a+)+bb?b?b?/\nB: /a+(?!b)/')
     assert match(spec, "aab!")
-    monkeypatch.setattr(outside, "MAX_OUTSIDE_S", 2.0)
+    monkeypatch.setattr(subprocess_check, "MAX_OUTSIDE_S", 2.0)
     found = match(spec, "a" * 40 + "?")
     assert found.status == "rejected"
     assert "could not be checked" in found.expected
@@ -230,3 +237,74 @@ def test_a_grammar_that_takes_longer_for_each_token_is_given_up(
 
     with pytest.raises(ConstraintError, match=r"too complex"):
         read_on()
+
+
+WORDS = r"^(?:\S+\s+){0,99}\S+$"
+TWO_FIELDS = JsonSchema.of({
+    "type": "object", "required": ["a", "b"],
+    "properties": {name: {"type": "string", "pattern": WORDS} for name in "ab"},
+})  # fmt: skip
+SHORT = b'{"a": "x y", "b": "z"}'
+
+
+def _words(num: int) -> bytes:
+    words = " ".join("abcdefgh"[: 1 + i % 8] for i in range(num))
+    return f'{{"a": "{words}", "b": "{words}"}}'.encode()
+
+
+def _read(matcher: Matcher, data: bytes) -> None:
+    for byte in data:
+        matcher.allowed_row()
+        matcher.consume([byte])
+
+
+def test_a_text_beyond_a_bound_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of an engine share the states of its lexer, and the bound on their number."""
+    limits = llguidance.LLParserLimits(max_lexer_states=800, verbose_errors=False)
+    monkeypatch.setattr(vocabulary, "LIMITS", limits)
+    compiled = ConstraintCompiler(Vocabulary.of_bytes()).compile(TWO_FIELDS)
+    begun, hog = compiled.matcher(), compiled.matcher()
+    begun.consume(SHORT[:8])
+    ahead = begun.fork()
+    with pytest.raises(UnsupportedConstraintError, match="too many states"):
+        _read(hog, _words(60))
+    for matcher, rest in ((begun, SHORT[8:]), (ahead, SHORT[8:]), (compiled.matcher(), SHORT)):
+        for byte in rest:
+            assert matcher.allowed_row().any()
+            assert matcher.num_valid([byte]) == 1
+            matcher.consume([byte])
+        assert matcher.is_complete
+        assert matcher.text_bytes() == SHORT
+        matcher.rollback(3)
+        assert not matcher.is_complete
+
+
+def test_masks_of_texts_that_shared_a_bound_are_computed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = llguidance.LLParserLimits(max_lexer_states=800, verbose_errors=False)
+    monkeypatch.setattr(vocabulary, "LIMITS", limits)
+    compiled = ConstraintCompiler(Vocabulary.of_bytes()).compile(TWO_FIELDS)
+    matchers = [compiled.matcher() for _ in range(3)]
+    with pytest.raises(UnsupportedConstraintError, match="too many states"):
+        _read(compiled.matcher(), _words(60))
+    for index, matcher in enumerate(matchers):
+        matcher.consume(_words(8 + index)[:60])
+    worker = MaskWorker(1)
+    assert worker.compute(matchers) == [None] * 3
+    worker.close()
+    fresh = ConstraintCompiler(Vocabulary.of_bytes()).compile(TWO_FIELDS)
+    for index, matcher in enumerate(matchers):
+        expected = fresh.matcher()
+        expected.consume(_words(8 + index)[:60])
+        assert matcher.allowed_row().tolist() == expected.allowed_row().tolist()
+
+
+@pytest.mark.parametrize("depth", [3_000, 100_000])
+def test_a_deep_text_is_judged_or_told_to_be_too_deep(depth: int) -> None:
+    text = "[" * depth + "]" * depth
+    assert match(JsonSchema.of({}), text)
+    unique = {"type": "array", "uniqueItems": True}
+    found = match(JsonSchema.of(unique, strict=False), text)
+    assert found.status == "rejected"
+    assert "nested too deeply" in found.expected

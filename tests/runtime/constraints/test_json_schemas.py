@@ -11,6 +11,7 @@ import pytest
 
 from radixlang.constraints.specs import JsonSchema, match
 from radixlang.errors import ConstraintError, InvalidConstraintError, UnsupportedConstraintError
+from radixlang.runtime.constraints.matcher import byte_constraint
 from radixlang.runtime.constraints.schema.lowering import lower_schema
 
 VALUES: list[Any] = [
@@ -196,6 +197,16 @@ def test_strict_false_checks_numbers_as_they_are_written(text: str, expected: st
     found = match(lenient, text)
     assert bool(found) == (not expected)
     assert expected in found.expected
+
+
+def test_strict_false_leaves_out_the_count_and_not_the_properties() -> None:
+    schema = {"type": "object", "minProperties": 2, "properties": {"a": {}, "b": {}, "c": {}},
+              "additionalProperties": {"type": "null"}}  # fmt: skip
+    lenient = JsonSchema.of(schema, strict=False)
+    assert byte_constraint(lenient).ignored == ("#/minProperties",)
+    assert match(lenient, '{"a": 1, "c": 2}')
+    assert not match(lenient, '{"a": 1}')
+    assert not match(lenient, '{"a": 1, "d": 2}')
 
 
 def test_strict_false_keeps_the_options_of_one_of() -> None:
