@@ -31,7 +31,7 @@ def classify(s, review, scorer):
 
 def main() -> None:
     with radixlang.Runtime() as runtime:
-        for scorer in ("token_length_normalized", "unconditional_likelihood_normalized"):
+        for scorer in ("likelihood", "unconditional_likelihood_normalized"):
             rows = [{"review": row["review"]} for row in REVIEWS]
             results = classify.bind(scorer=scorer).run_batch(rows, runtime=runtime)
             right = sum(result["label"] == row["label"]

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 class Choice:
     """The outcome of a select.
 
-    `scores` are the scorer's, one an option; `probabilities` are the options' likelihoods
-    under the prompt, normalised over the options. `ties` are the indices that share the best
-    score; the first of them is chosen.
+    `scores` are the scorer's, one an option, and `probabilities` their softmax, so the chosen
+    option has the highest. Under the default scorer a score is the log-probability of the whole
+    option, and its probability is the model's, given that one of the options follows. `ties` are
+    the indices that share the best score; the first of them is chosen. `details` are the
+    log-probabilities of the options' tokens, whatever the scorer makes of them.
     """
 
     options: tuple[str, ...]

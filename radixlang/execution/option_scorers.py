@@ -12,6 +12,7 @@ from radixlang.execution.branch_run import Choice
 from radixlang.protocol import OptionScore
 
 SCORERS = (
+    "likelihood",
     "token_length_normalized",
     "greedy_token",
     "unconditional_likelihood_normalized",
@@ -52,21 +53,20 @@ def scores_of(
         pairs = zip(details, unconditional, strict=True)
         return tuple((given.total - alone.total) / max(1, len(given.logprobs))
                      for given, alone in pairs)  # fmt: skip
-    return tuple(option.mean for option in details)
+    if scorer == "token_length_normalized":
+        return tuple(option.mean for option in details)
+    return tuple(option.total for option in details)
 
 
 def choose(
     options: Sequence[str], scores: Sequence[float], details: Sequence[OptionScore]
 ) -> Choice:
-    """The first option with the best score, and the distribution over all of them."""
+    """The first option with the best score, and the scores' softmax over all of them."""
     best = max(scores)
     margin = _TIE * max(1.0, abs(best)) if math.isfinite(best) else 0.0
     ties = tuple(index for index, score in enumerate(scores) if best - score <= margin)
     ties = ties or (scores.index(best),)
-    return Choice(
-        tuple(options), ties[0], tuple(scores), _softmax([option.total for option in details]),
-        ties, tuple(details),
-    )  # fmt: skip
+    return Choice(tuple(options), ties[0], tuple(scores), _softmax(scores), ties, tuple(details))
 
 
 def _checked(scorer: Any, scores: Any, count: int) -> tuple[float, ...]:
@@ -94,10 +94,8 @@ def _greedy_ranks(details: Sequence[OptionScore]) -> tuple[float, ...]:
     return tuple(float(order.index(key) - len(order) + 1) for key in keys)
 
 
-def _softmax(totals: Sequence[float]) -> tuple[float, ...]:
-    highest = max(totals)
-    if not math.isfinite(highest):
-        return (1.0 / len(totals),) * len(totals)
-    weights = [math.exp(total - highest) for total in totals]
+def _softmax(scores: Sequence[float]) -> tuple[float, ...]:
+    highest = max(scores)
+    weights = [1.0 if score == highest else math.exp(score - highest) for score in scores]
     whole = sum(weights)
     return tuple(weight / whole for weight in weights)

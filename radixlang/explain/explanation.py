@@ -192,7 +192,7 @@ def _plain_node(node: Any) -> Any:
     if isinstance(node, Gen):
         return replace(node, constraint=None, output=None)
     if isinstance(node, Select):
-        return replace(node, scorer="token_length_normalized")
+        return replace(node, scorer="likelihood")
     if isinstance(node, Join) and node.mode == "reduce":
         return replace(node, mode="list", reducer=None)
     return node

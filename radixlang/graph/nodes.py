@@ -97,7 +97,7 @@ class Select:
     slot: int
     name: str | None
     options: tuple[Option, ...] | Arg
-    scorer: Any = "token_length_normalized"
+    scorer: Any = "likelihood"
     location: Location | None = field(default=None, compare=False, repr=False)
 
 

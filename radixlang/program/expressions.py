@@ -122,15 +122,18 @@ def select(
     name: str | None,
     choices: Iterable[str] | Placeholder,
     *,
-    scorer: str | Callable[..., Any] = "token_length_normalized",
+    scorer: str | Callable[..., Any] = "likelihood",
 ) -> Expr:
     """Choose one of the options by their log-probabilities and append it.
 
     Args:
         name: the variable the chosen option is bound to; None binds nothing.
         choices: the options, one shared prefill for all.
-        scorer: "token_length_normalized", "greedy_token", "unconditional_likelihood_normalized",
-            or a function of the list of OptionScore that gives one score an option.
+        scorer: "likelihood" takes the likeliest option. "token_length_normalized" takes the one
+            with the highest mean log-probability a token, "greedy_token" the one that greedy
+            decoding goes towards, "unconditional_likelihood_normalized" the one that the prompt
+            makes likelier most. Or a function of the list of OptionScore that gives one score an
+            option, higher is better.
 
     Raises:
         ParameterError: no options, an empty or repeated one, or an unknown scorer.

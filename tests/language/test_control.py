@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from radixlang.errors import (
     RequestError,
     StateClosedError,
 )
+from radixlang.execution.option_scorers import SCORERS
 from radixlang.program.state import State
 from radixlang.program.strategies import beam, best_of, majority, mean_logprob, retry
 from radixlang.program.tools import ToolBox
@@ -418,7 +420,7 @@ def test_an_unknown_tool_is_an_answer_too() -> None:
 # -- select -------------------------------------------------------------------------------
 
 
-def test_length_bias_and_the_three_scorers(fake: Make) -> None:
+def test_length_bias_and_the_scorers(fake: Make) -> None:
     options = ["Paris", "Antidisestablishmentarianism"]
     scores = {"Paris": -0.5, "Antidisestablishmentarianism": -0.1}
 
@@ -431,10 +433,41 @@ def test_length_bias_and_the_three_scorers(fake: Make) -> None:
 
     assert run("token_length_normalized")["x"] == options[1]
     assert run("greedy_token")["x"] == options[1]
-    by_total = run(lambda details: [option.total for option in details])
-    assert by_total["x"] == "Paris"
-    assert by_total.choice("x").probabilities[0] > 0.5
-    assert sum(by_total.choice("x").probabilities) == pytest.approx(1)
+    assert run("likelihood")["x"] == "Paris"
+    assert run(lambda details: [option.total for option in details])["x"] == "Paris"
+
+
+def test_select_chooses_the_likeliest_option_by_default(fake: Make) -> None:
+    options = ["certainly", "never", "absolutely not under any circumstances"]
+    scores = {"certainly": -0.2, "never": -0.4, options[2]: -0.1}
+
+    @function
+    def program(s: State) -> None:
+        s += "Is it so? " + select("x", options)
+
+    choice = program(runtime=fake(scores=scores)).choice("x")
+    totals = [option.total for option in choice.details]
+    assert choice.text == "certainly" == options[totals.index(max(totals))]
+    assert list(choice.scores) == totals
+    assert choice.probabilities[0] == pytest.approx(
+        math.exp(totals[0]) / sum(math.exp(total) for total in totals)
+    )
+
+
+def test_the_chosen_option_has_the_highest_probability_whatever_the_scorer(fake: Make) -> None:
+    options = ["Paris", "Antidisestablishmentarianism", "Rome"]
+    scores = {"Paris": -0.5, "Antidisestablishmentarianism": -0.1, "Rome": -2.0}
+    never = float("-inf")
+    scorers: list[Any] = [*SCORERS, lambda found: [-1.0, 3.0, never], lambda found: [never] * 3]
+    for scorer in scorers:
+
+        @function
+        def program(s: State, scorer: Any) -> None:
+            s += "The capital of France is " + select("x", options, scorer=scorer)
+
+        choice = program(scorer, runtime=fake(scores=scores)).choice("x")
+        assert choice.probabilities[choice.index] == max(choice.probabilities)
+        assert sum(choice.probabilities) == pytest.approx(1)
 
 
 def test_unconditional_likelihood_takes_away_what_is_likely_anyway(fake: Make) -> None:
