@@ -7,6 +7,7 @@ are padding: they write no keys, and attention gives them zeros. What does not f
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from radixlang.kernels.gpu.graph_plan import GraphPlan, bucket_of
 from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.runtime.cache.kv_cache import KVCache
 from radixlang.runtime.models.model import CausalModel
+
+log = logging.getLogger("radixlang.runtime")
 
 Replay = Callable[[], Tensor]  # run again over what the buffers hold now; always the same tensor
 Capture = Callable[[Callable[[], Tensor]], Replay]
@@ -32,7 +35,8 @@ def capture_cuda(run: Callable[[], Tensor]) -> Replay:
             run()
     here.wait_stream(beside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # Only this thread's calls belong to the capture: a user's own CUDA work goes on beside it.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         out = run()
 
     def replay() -> Tensor:
@@ -54,7 +58,9 @@ class _Captured:
 class DecodeGraphs:
     """Runs decode steps of one model over one cache, capturing a bucket when it is first needed.
 
-    `captures` counts captures. Weights and cache must stay where they are.
+    `captures` counts captures. Weights and cache must stay where they are. A capture that fails,
+    for want of memory or by an operation that cannot be captured, is said once; `is_off` is true
+    from then on and every step runs eagerly.
     """
 
     def __init__(self, model: CausalModel, cache: KVCache, capture: Capture = capture_cuda) -> None:
@@ -63,20 +69,23 @@ class DecodeGraphs:
         self._capture = capture
         self._captured: dict[int, _Captured] = {}
         self.captures = 0
+        self.is_off = False
 
     def run(self, input_ids: Tensor, plan: AttentionPlan) -> Tensor | None:
         """The model's output [num_tokens, hidden_size], valid until the next step.
 
-        None where the step must run eagerly: not a pure decode, or larger than the bucket's
-        buffers, which are then made anew, twice as large, for the step after.
+        None where the step must run eagerly: not a pure decode, graphs are off, or larger than
+        the bucket's buffers, which are made again, twice as large, for the step after.
         """
-        if not plan.is_decode:
+        if self.is_off or not plan.is_decode:
             return None
         bucket = bucket_of(plan.num_tokens)
         captured = self._captured.get(bucket)
         try:
             if captured is None:
-                captured = self._captured[bucket] = self._record(bucket, input_ids, plan)
+                captured = self._record_or_turn_off(bucket, input_ids, plan)
+                if captured is None:
+                    return None
             else:
                 captured.plan.load(plan)
         except CapacityError:
@@ -84,6 +93,22 @@ class DecodeGraphs:
             return None
         captured.input_ids[: plan.num_tokens] = input_ids
         return captured.replay()[: plan.num_tokens]
+
+    def _record_or_turn_off(
+        self, bucket: int, input_ids: Tensor, plan: AttentionPlan
+    ) -> _Captured | None:
+        try:
+            captured = self._captured[bucket] = self._record(bucket, input_ids, plan)
+        except RuntimeError as error:  # out of memory is one
+            self.is_off = True
+            self._captured.clear()
+            log.warning(
+                "CUDA graphs are off: capturing a step of %d branches failed (%s: %s). Decoding "
+                "goes on without them, slower for small batches",
+                bucket, type(error).__name__, str(error).partition("\n")[0],
+            )  # fmt: skip
+            return None
+        return captured
 
     def _record(self, bucket: int, input_ids: Tensor, plan: AttentionPlan) -> _Captured:
         static = _room_for(plan, bucket, self._cache.dtype.itemsize)

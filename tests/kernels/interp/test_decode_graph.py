@@ -138,3 +138,43 @@ def test_a_step_too_large_for_its_buffers_runs_eagerly_and_is_captured_anew() ->
     assert out is not None
     torch.testing.assert_close(out, eager(model, theirs, ids, large), rtol=0, atol=1e-6)
     assert graphs.captures == 2
+
+
+@pytest.mark.parametrize(
+    "failure", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("capture unsupported")]
+)
+def test_a_failed_capture_is_said_once_and_decoding_goes_on(
+    failure: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, (mine, theirs) = TinyModel(), caches(100, 36)
+    attempts: list[int] = []
+
+    def fail(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        attempts.append(len(attempts))
+        raise failure
+
+    graphs = DecodeGraphs(model, mine, fail)  # type: ignore[arg-type]
+    for branches in (4, 2, 4):
+        plan = plan_of(level_forest((1, branches), (20, 4)))
+        assert graphs.run(torch.arange(branches), plan) is None
+    assert attempts == [0]
+    assert graphs.is_off
+    (said,) = caplog.messages
+    assert "CUDA graphs are off" in said
+    assert str(failure) in said
+
+
+def test_a_failed_capture_drops_the_graphs_before_it() -> None:
+    model, (mine, _) = TinyModel(), caches(100, 36)
+    answers = [capture]
+
+    def once(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        if not answers:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return answers.pop()(run)
+
+    graphs = DecodeGraphs(model, mine, once)  # type: ignore[arg-type]
+    small, large = (plan_of(level_forest((1, n), (20, 4))) for n in (2, 4))
+    assert graphs.run(torch.arange(2), small) is not None
+    assert graphs.run(torch.arange(4), large) is None
+    assert graphs.run(torch.arange(2), small) is None  # its memory went back
