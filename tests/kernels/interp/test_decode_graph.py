@@ -146,7 +146,7 @@ def test_a_step_too_large_for_its_buffers_runs_eagerly_and_is_captured_anew() ->
 def test_a_failed_capture_is_said_once_and_decoding_goes_on(
     failure: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model, (mine, theirs) = TinyModel(), caches(100, 36)
+    model, (mine, _) = TinyModel(), caches(100, 36)
     attempts: list[int] = []
 
     def fail(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
