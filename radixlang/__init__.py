@@ -74,15 +74,15 @@ if TYPE_CHECKING:
     from radixlang.program.strategies import beam, best_of, majority, mean_logprob, retry
     from radixlang.program.tools import ToolBox
     from radixlang.protocol import Completion, Markup, Message, OptionScore, Usage
-    from radixlang.records.batch import Result
     from radixlang.records.checkpoint import resume, take_checkpoint
     from radixlang.records.replay import save_replay, verify_replay
+    from radixlang.records.result import Result
     from radixlang.runtime.runtime import Runtime
     from radixlang.sampling_params import SamplingParams
     from radixlang.templates.loading import load_template, template
 
 _HOMES = {
-    "records.batch": "Result",
+    "records.result": "Result",
     "records.checkpoint": "resume take_checkpoint",
     "program.compiled": "CompiledProgram",
     "constraints.specs": "Capture Choices Grammar JsonSchema Match Regex Sequence Tool Tools match",

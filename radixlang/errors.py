@@ -21,6 +21,7 @@ RadixlangError
 │   └── JoinError                 one or more branches of a fork failed
 ├── NeedsValueError               Python asked for a generated value where there is none yet
 ├── StateClosedError              a finished or failed state was appended to
+├── NotPicklableError             what belongs to one process was asked for its bytes (a TypeError)
 ├── TemplateError                 a .radix file is wrong: file, line, column, caret
 ├── OwnershipError                KV slots or a lease given up twice: a bug in the caller
 ├── ScriptError                   a scripted fake model has no answer for this prompt
@@ -31,9 +32,41 @@ A message says what happened, the values, and what to do about it.
 
 from __future__ import annotations
 
+import pickle
+from typing import Any, NoReturn
+
 
 class RadixlangError(Exception):
-    """Base of every error that radixlang raises on purpose."""
+    """Base of every error that radixlang raises on purpose.
+
+    It pickles whatever its subclass's __init__ takes, with its attributes and its `__cause__`.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        cause = None if self.__cause__ is None else _pickled(self.__cause__)
+        return _rebuilt, (type(self), self.args, cause), self.__getstate__()
+
+    def __getstate__(self) -> dict[str, Any] | None:
+        """The attributes, as they are pickled."""
+        return self.__dict__ or None
+
+
+def _rebuilt(kind: type[RadixlangError], args: tuple[Any, ...], cause: bytes | None) -> Any:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    if cause is not None:
+        error.__cause__ = pickle.loads(cause)
+    return error
+
+
+def _pickled(error: BaseException) -> bytes:
+    """The error's bytes; an error that does not survive them goes as its type and its text."""
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)
+    except Exception:
+        return pickle.dumps(RadixlangError(f"{type(error).__name__}: {error}"))
+    return data
 
 
 class ModelError(RadixlangError):
@@ -129,12 +162,26 @@ class ProgramError(RadixlangError):
         self.prompt_tail = prompt_tail
 
 
+def program_error(error: BaseException) -> ProgramError:
+    """The error as a ProgramError: itself, or its cause."""
+    if isinstance(error, ProgramError):
+        return error
+    wrapped = ProgramError(f"{type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
 class JoinError(ProgramError):
     """One or more branches of a fork failed; `errors` maps the branch index to its error."""
 
     def __init__(self, message: str, errors: dict[int, BaseException], **place: object) -> None:
         super().__init__(message, **place)  # type: ignore[arg-type]
         self.errors = errors
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes; branch errors that do not pickle go as their type and their text."""
+        errors = {index: pickle.loads(_pickled(error)) for index, error in self.errors.items()}
+        return {**self.__dict__, "errors": errors}
 
 
 class NeedsValueError(RadixlangError):
@@ -144,6 +191,15 @@ class NeedsValueError(RadixlangError):
 
 class StateClosedError(RadixlangError):
     """A state whose run has finished, failed or been joined was appended to."""
+
+
+class NotPicklableError(RadixlangError, TypeError):
+    """An object that holds threads, a model or a running program was pickled or copied."""
+
+
+def refuse_pickling(what: str, instead: str) -> NoReturn:
+    """Raise the NotPicklableError of an object that belongs to its process."""
+    raise NotPicklableError(f"{what} belongs to this process and cannot be pickled; {instead}")
 
 
 class TemplateError(RadixlangError):

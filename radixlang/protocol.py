@@ -12,9 +12,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import RLock
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NoReturn, Protocol, runtime_checkable
 
-from radixlang.errors import CancelledError, ParameterError
+from radixlang.errors import CancelledError, ParameterError, refuse_pickling
 from radixlang.sampling_params import SamplingParams
 
 FinishReason = Literal["eos", "stop", "length", "constraint"]
@@ -181,6 +181,9 @@ class Generation(Future[Completion]):
         while (delta := queue.get()) is not None:
             yield delta
         self.result()
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling("a running generation", "pickle its result()")
 
     def _notify(self, delta: Delta | None) -> None:
         for reader in tuple(self._readers):

@@ -8,11 +8,16 @@ import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from radixlang.errors import ParameterError, PoolExhaustedError, RuntimeClosedError
+from radixlang.errors import (
+    ParameterError,
+    PoolExhaustedError,
+    RuntimeClosedError,
+    refuse_pickling,
+)
 from radixlang.protocol import Message
 from radixlang.runtime.arguments import check_at_least_1, refuse_unknown
 from radixlang.runtime.cache.page_pool import PagePool
@@ -366,6 +371,9 @@ class Runtime:
     def close(self) -> None:
         """Fail what is pending with RuntimeClosedError and end the engine's thread."""
         self._finalizer()
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling("a Runtime", "make one in each process, or serve all from one process")
 
     def __enter__(self) -> Runtime:
         return self

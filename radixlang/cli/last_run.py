@@ -16,6 +16,7 @@ from typing import Any
 from radixlang.cache_dir import home
 from radixlang.errors import ParameterError
 from radixlang.explain.savings import Savings, savings
+from radixlang.records.json_text import dump_json
 
 WIDTH = 60  # characters of text a node
 
@@ -51,7 +52,7 @@ def keep(left: LeftTree) -> None:
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.{os.getpid()}")
-        part.write_text(json.dumps(asdict(left), ensure_ascii=False), encoding="utf-8")
+        part.write_text(dump_json(asdict(left)), encoding="utf-8")
         part.replace(path)
 
 

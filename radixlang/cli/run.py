@@ -24,7 +24,8 @@ from radixlang.explain.savings import savings
 from radixlang.program.program import Program
 from radixlang.program.state import State
 from radixlang.progress import row_bar
-from radixlang.records.batch import Result
+from radixlang.records.json_text import dump_json, json_lines
+from radixlang.records.result import Result
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,7 +56,7 @@ def _run_once(args: argparse.Namespace, program: Program, runtime: Any) -> int:
 
         Path(args.html).write_text(run_to_page(state), encoding="utf-8")
     if args.json:
-        print(json.dumps(_as_json(program, state, runtime), ensure_ascii=False, indent=2))
+        print(dump_json(_as_json(program, state, runtime), indent=2))
     else:
         _print_state(args, state)
     if args.stats:
@@ -98,7 +99,7 @@ def _run_rows(args: argparse.Namespace, program: Program, rows: list[Any], runti
     counts = {"rows": len(rows), "failed": 0, "resumed": 0}
     for result in _in_order(_counted(found, counts), ordered=not args.out):
         if not args.out:
-            print(json.dumps(_row(result), ensure_ascii=False))
+            print(dump_json(_row(result)))
     if args.json and args.out:
         print(json.dumps({**counts, "savings": savings(runtime).to_json()}))
     _print_summary(args, counts, runtime)
@@ -108,7 +109,7 @@ def _run_rows(args: argparse.Namespace, program: Program, rows: list[Any], runti
 def _counted(results: Iterator[Result], counts: dict[str, int]) -> Iterator[Result]:
     with row_bar(counts["rows"]) as bar:
         for result in results:
-            counts["resumed"] += result.state is None and result.error is None
+            counts["resumed"] += result.run_state is None and result.error is None
             if result.error is not None:
                 counts["failed"] += 1
                 bar.write(f"row {result.index}: {result.error}", file=sys.stderr)
@@ -144,7 +145,7 @@ def _print_summary(args: argparse.Namespace, counts: dict[str, int], runtime: An
 
 
 def _read_rows(source: str) -> list[dict[str, Any]]:
-    lines = (sys.stdin.read() if source == "-" else read_text(source)).splitlines()
+    lines = json_lines(sys.stdin.read() if source == "-" else read_text(source))
     rows = []
     for number, line in enumerate(lines, 1):
         if line.strip():

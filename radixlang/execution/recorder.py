@@ -15,7 +15,7 @@ import threading
 from types import FrameType
 from typing import Any, NoReturn
 
-from radixlang.errors import NeedsValueError, ParameterError
+from radixlang.errors import NeedsValueError, ParameterError, refuse_pickling
 from radixlang.graph.nodes import Arg, Block, Graph, Location, Node, Part, Ref
 from radixlang.protocol import Markup
 
@@ -54,6 +54,9 @@ class Recorder:
         self._marks: list[Ref | Arg] = []
         self._nonce = ""
         self._pattern: re.Pattern[str] | None = None
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling(f"the run of program {self.name!r}", "pickle its values and its text")
 
     @property
     def graph(self) -> Graph:

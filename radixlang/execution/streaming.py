@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from radixlang.errors import refuse_pickling
 from radixlang.execution.branch_run import Cell, piece_text
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Block, Ref
@@ -34,6 +35,9 @@ class ProgramStream:
     def __init__(self, run: Run, state: State) -> None:
         self._run = run
         self.state = state
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling("a stream of a program", "pickle the events that came out of it")
 
     def __iter__(self) -> Iterator[Event]:
         return _sync(self._run, self._event_steps())

@@ -19,7 +19,7 @@ from radixlang.sampling_params import PARAM_NAMES, SamplingParams
 
 if TYPE_CHECKING:
     from radixlang.program.program import Program
-    from radixlang.records.batch import Result
+    from radixlang.records.result import Result
 
 _RUN_NAMES = ("timeout", "max_total_tokens", "namespace")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -10,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, overload
 
 from radixlang.default_runtime import get_default_runtime
-from radixlang.errors import ParameterError, ProgramError, StateClosedError
+from radixlang.errors import ParameterError, StateClosedError, refuse_pickling
 from radixlang.execution.listeners import tell, tell_end, told
 from radixlang.execution.mailbox import running_loop
 from radixlang.execution.recorder import Recorder
@@ -24,7 +25,7 @@ from radixlang.sampling_params import PARAM_NAMES, SamplingParams
 
 if TYPE_CHECKING:
     from radixlang.program.compiled import CompiledProgram
-    from radixlang.records.batch import Result
+    from radixlang.records.result import Result
 
 RUN_NAMES = ("runtime", "timeout", "seed", "max_total_tokens", "namespace", "check")
 
@@ -222,7 +223,7 @@ class Program:
         run.on_finish = lambda: finish(state)
         tell("start", state)
         run.start()
-        with suppress(Exception):  # it is the run's error now
+        with suppress(BaseException):  # it is the run's error now
             if self.is_async:
                 asyncio.run(self._execute_async(run, state, arguments))
             else:
@@ -296,6 +297,18 @@ class Program:
                 hint = f"did you mean {close[0]!r}?" if close else f"it takes: {listed}"
                 raise ParameterError(f"program {self.name!r} has no argument {name!r}; {hint}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By name, as functions are: the process that reads it imports the module."""
+        module, path = self.function.__module__, self.function.__qualname__
+        base = _found(module, path)
+        if base is None or base.function is not self.function:
+            refuse_pickling(
+                f"program {self.name!r}", f"define it at the top level of its module {module!r}"
+            )
+        if base is self:
+            return _found, (module, path)
+        return _rebound, (module, path, self.name, self.bound)
+
     def __repr__(self) -> str:
         return f"<program {self.name}({', '.join(self._parameters)})>"
 
@@ -314,6 +327,21 @@ def function(target: Callable[..., Any] | None = None, *, name: str | None = Non
     if target is None:
         return lambda target: Program(target, name)
     return Program(target, name)
+
+
+def _found(module: str, path: str) -> Program | None:
+    """The program of this name in a module, imported if need be; None where there is none."""
+    found: Any = importlib.import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, Program) else None
+
+
+def _rebound(module: str, path: str, name: str, bound: Mapping[str, Any]) -> Program:
+    base = _found(module, path)
+    if base is None:
+        raise ParameterError(f"module {module!r} has no program {path!r} here")
+    return Program(base.function, name, bound)
 
 
 def _parameters_of(target: Callable[..., Any], name: str) -> dict[str, Any]:
@@ -369,12 +397,3 @@ def _checked(state: State, run: Run, check: bool) -> State:
     if check and run.error is not None:
         raise run.error
     return state
-
-
-def program_error(error: BaseException) -> ProgramError:
-    """The error as a ProgramError, for a row of a batch."""
-    if isinstance(error, ProgramError):
-        return error
-    wrapped = ProgramError(f"{type(error).__name__}: {error}")
-    wrapped.__cause__ = error
-    return wrapped

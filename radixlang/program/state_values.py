@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
-from radixlang.errors import NeedsValueError, ParameterError, ProgramError
+from radixlang.errors import NeedsValueError, ParameterError, ProgramError, refuse_pickling
 from radixlang.execution.branch_run import Cell, Choice, Stream
 from radixlang.execution.recorder import Recorder
 from radixlang.execution.run import Run
@@ -27,6 +27,12 @@ class Reading:
     def names(self, own: bool = False) -> list[str]:
         """Variables visible here."""
         raise NotImplementedError
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling(
+            f"a state of program {self._recorder.name!r}",
+            "pickle state.values() and state.text(), or radixlang.take_checkpoint(state)",
+        )
 
     # -- values -------------------------------------------------------------------------
 

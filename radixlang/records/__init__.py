@@ -6,5 +6,11 @@ It knows programs and their results. It knows nothing of how a run is executed.
 __all__ = [
     "batch",
     "checkpoint",
+    "json_text",
+    "made_by",
+    "namespaces",
     "replay",
+    "result",
+    "result_file",
+    "typed_json",
 ]

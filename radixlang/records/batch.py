@@ -6,48 +6,26 @@ Python waits for a value hold a worker.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from radixlang.constraints.typed_values import to_json
 from radixlang.default_runtime import get_default_runtime
-from radixlang.errors import ParameterError, ProgramError
+from radixlang.errors import ProgramError, program_error
 from radixlang.execution.listeners import tell_end
 from radixlang.execution.run import node_seed
 from radixlang.program.state import State
 from radixlang.progress import row_bar
+from radixlang.records.made_by import made_by
+from radixlang.records.result import Result
+from radixlang.records.result_file import ResultFile
 
 if TYPE_CHECKING:
     from radixlang.program.program import Program
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The outcome of one row: values by name, or an error.
-
-    `state` is None where the row was resumed from a file; `values` are then JSON data.
-    """
-
-    index: int
-    row: Mapping[str, Any]
-    values: Mapping[str, Any] = field(default_factory=dict)
-    text: str = ""
-    error: ProgramError | None = None
-    state: State | None = field(default=None, repr=False, compare=False)
-
-    def __getitem__(self, name: str) -> Any:
-        """A value of the row; raises the row's error if it has one."""
-        if self.error is not None:
-            raise self.error
-        return self.values[name]
 
 
 def run_batch(
@@ -88,16 +66,20 @@ def as_completed(
         max_workers: threads for programs that wait for values in Python.
         max_in_flight: rows that run at the same time.
         save_to: a JSONL file. Each result is appended as it comes; rows that the file already
-            holds without an error are not run again.
+            holds without an error are not run again, and their results come without a state.
         seed: row i runs with a seed made of this and i.
         options: as for `run`: runtime, timeout, sampling defaults.
 
     Raises:
-        ParameterError: an option that `run` does not know, or a file of other rows.
+        ParameterError: an option that `run` does not know, or a file that holds something else:
+            results of other rows, of another program, model or option, or no results at all.
     """
     held = [dict(row) for row in rows]
     backend = runtime or get_default_runtime()
-    log = _Log(Path(save_to)) if save_to is not None else None
+    log = None
+    if save_to is not None:
+        made = made_by(program, backend.model_name, {"seed": seed, **options})
+        log = ResultFile(Path(save_to), made)
     done = log.load(held) if log is not None else {}
     yield from done.values()
     todo = [index for index in range(len(held)) if index not in done]
@@ -156,8 +138,6 @@ class _Batch:
                 **self.options,
             )  # fmt: skip
         except Exception as error:
-            from radixlang.program.program import program_error
-
             self._finished.put((index, program_error(error)))
             return
         if not state._run().finished:
@@ -180,62 +160,8 @@ def _result(index: int, row: Mapping[str, Any], state: State | ProgramError) -> 
         return Result(index, row, error=state)
     error = state.error
     if error is not None:
-        return Result(index, row, error=error, state=state)
+        return Result(index, row, error=error, run_state=state)
     try:
         return Result(index, row, state.values(), state.text(), None, state)
-    except ProgramError as failure:
-        return Result(index, row, error=failure, state=state)
-
-
-class _Log:
-    """Results as JSON lines; a torn last line is what a crash leaves, and is ignored."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def load(self, rows: list[dict[str, Any]]) -> dict[int, Result]:
-        """Results of earlier runs without an error, by index."""
-        if not self.path.exists():
-            return {}
-        found: dict[int, Result] = {}
-        lines = self.path.read_text(encoding="utf-8").splitlines()
-        for line in lines:
-            entry = _parsed(line)
-            if entry is None or entry.get("error"):
-                continue
-            index = entry["index"]
-            if index >= len(rows) or entry["row"] != _row_key(rows[index]):
-                raise ParameterError(
-                    f"{self.path} holds results of other rows (row {index} differs); "
-                    "give another file, or remove this one"
-                )
-            found[index] = Result(index, rows[index], entry["values"], entry["text"])
-        if lines and not self.path.read_text(encoding="utf-8").endswith("\n"):
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write("\n")
-        return found
-
-    def append(self, result: Result) -> None:
-        """Write one result and let the file have it."""
-        entry = {
-            "index": result.index,
-            "row": _row_key(result.row),
-            "values": to_json(dict(result.values)),
-            "text": result.text,
-            "error": str(result.error) if result.error is not None else None,
-        }
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry, ensure_ascii=False) + "\n")
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
-    try:
-        entry: dict[str, Any] = json.loads(line)
-    except ValueError:
-        return None
-    return entry if isinstance(entry, dict) and "index" in entry else None
-
-
-def _row_key(row: Mapping[str, Any]) -> str:
-    text = json.dumps(to_json(dict(row)), sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    except Exception as failure:
+        return Result(index, row, error=program_error(failure), run_state=state)

@@ -17,25 +17,30 @@ from radixlang.execution.run import Run, RunOptions
 from radixlang.graph.graph_json import check_version
 from radixlang.program.state import State
 from radixlang.protocol import Backend, Completion, Markup
+from radixlang.records.namespaces import check_namespace
+from radixlang.records.typed_json import restored, types_of
 from radixlang.sampling_params import SamplingParams
 
-_KIND, _VERSION = "checkpoint", 1
+_KIND, _VERSION = "checkpoint", 2
 
 
 def take_checkpoint(state: State) -> dict[str, Any]:
     """A state as JSON data. It waits for what the state has asked for."""
     stream = state._settled()
     run = state._run()
+    values = state.values()
     return {
         "kind": _KIND,
         "version": _VERSION,
         "program": run.name,
         "model": run.backend.model_name,
         "seed": run.seed,
+        "namespace": run.options.namespace,
         "open_role": state._role,
         "roles": list(stream.roles),
         "pieces": [_piece(piece) for piece in stream.history()],
-        "values": to_json(state.values()),
+        "values": to_json(values),
+        "types": types_of(values),
     }
 
 
@@ -71,20 +76,24 @@ class Resumed:
 
 def resume(
     data: Mapping[str, Any], *, runtime: Backend | None = None, timeout: float | None = None,
-    max_total_tokens: int | None = None, **defaults: Any,
+    max_total_tokens: int | None = None, namespace: str | None = None, **defaults: Any,
 ) -> Resumed:  # fmt: skip
-    """Go on from a checkpoint, on the same model or another.
+    """Go on from a checkpoint, on the same model or another, in the namespace it was taken in.
+
+    Args:
+        namespace: the one that the caller expects; any other is refused. None takes the file's.
 
     Raises:
-        ParameterError: the data is no checkpoint, or an option is unknown.
+        ParameterError: the data is no checkpoint or of another namespace, or an option is unknown.
     """
     check_version(dict(data), _KIND, _VERSION)
+    kept = check_namespace(data.get("namespace"), namespace, _KIND)
     backend = runtime or get_default_runtime()
     options = RunOptions(data["seed"], SamplingParams.checked(**defaults), timeout,
-                         max_total_tokens)  # fmt: skip
+                         max_total_tokens, kept)  # fmt: skip
     run = Run(data["program"], backend, options).start()
     state = State(run, run.blocks[0], role=data["open_role"])
-    for name, value in data["values"].items():
+    for name, value in restored(data["values"], data.get("types") or {}).items():
         state[name] = value
     same_model = backend.model_name == data["model"]
     run.post(lambda: _refill(run.streams[0], data, same_model))

@@ -17,11 +17,14 @@ from radixlang.execution.run import Run
 from radixlang.graph.graph_json import check_version, node_to_json
 from radixlang.graph.nodes import Gen, Select
 from radixlang.program.state import State
+from radixlang.records.json_text import dump_json
+from radixlang.records.namespaces import check_namespace
+from radixlang.records.typed_json import restored, types_of
 
 if TYPE_CHECKING:
     from radixlang.program.program import Program
 
-_KIND, _VERSION = "replay", 1
+_KIND, _VERSION = "replay", 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +55,20 @@ class Replayed:
 def save_replay(state: State, path: str | os.PathLike[str]) -> None:
     """Write a finished run: program, arguments, seed, and every node's prompt and outcome."""
     run = state._run()
+    arguments, defaults = dict(run.args), dict(run.options.defaults)
     data = {
         "kind": _KIND,
         "version": _VERSION,
         "program": run.name,
         "model": run.backend.model_name,
         "seed": run.seed,
-        "options": to_json(dict(run.options.defaults)),
-        "arguments": to_json(dict(run.args)),
+        "namespace": run.options.namespace,
+        "options": to_json(defaults),
+        "arguments": to_json(arguments),
+        "types": types_of(arguments),
         "nodes": _nodes(run),
     }
-    text = json.dumps(data, ensure_ascii=False, indent=1)
-    Path(path).write_text(text + "\n", encoding="utf-8")
+    Path(path).write_text(dump_json(data, indent=1) + "\n", encoding="utf-8")
 
 
 def verify_replay(program: Program, path: str | os.PathLike[str], **options: Any) -> Replayed:
@@ -80,8 +85,10 @@ def verify_replay(program: Program, path: str | os.PathLike[str], **options: Any
         raise ParameterError(
             f"{os.fspath(path)} is a run of {recorded['program']!r}, not of {program.name!r}"
         )
-    defaults = {**recorded["options"], **recorded["arguments"], **options}
-    state = program.run(seed=recorded["seed"], **defaults)
+    namespace = check_namespace(recorded.get("namespace"), options.pop("namespace", None), _KIND)
+    arguments = restored(recorded["arguments"], recorded.get("types") or {})
+    given = {**recorded["options"], **arguments, **options}
+    state = program.run(seed=recorded["seed"], namespace=namespace, **given)
     return Replayed(state, first_difference(recorded["nodes"], _nodes(state._run())))
 
 

@@ -74,6 +74,7 @@ def _program(name: str, text: str, file: str, folder: Path | None) -> Program:
     ]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__doc__ = f"The template {file}."
+    run.is_template = True  # type: ignore[attr-defined]
     return Program(run, name)
 
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from radixlang.constraints.specs import Choices, JsonSchema, Regex
 from radixlang.errors import (
@@ -28,6 +28,7 @@ from radixlang.errors import (
     PromptTooLongError,
     RuntimeClosedError,
     ScriptError,
+    refuse_pickling,
 )
 from radixlang.explain.token_trie import TokenTrie
 from radixlang.protocol import Branch, Completion, Delta, Message, OptionScore, Usage
@@ -186,6 +187,9 @@ class FakeBackend:
     def close(self) -> None:
         """Refuse further work."""
         self._worker.close()
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling("a FakeBackend", "make one in each process")
 
     def __enter__(self) -> FakeBackend:
         return self

@@ -1,0 +1,26 @@
+"""JSON as text that any file and terminal takes, and lines of it.
+
+A line ends at "\\n" alone: U+2028, U+2029 and U+0085 are characters of a string. A lone surrogate,
+which UTF-8 has no bytes for, is written as its escape.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def dump_json(data: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
+    """JSON text that UTF-8 can encode."""
+    text = json.dumps(data, ensure_ascii=False, indent=indent, sort_keys=sort_keys)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(data, ensure_ascii=True, indent=indent, sort_keys=sort_keys)
+    return text
+
+
+def json_lines(text: str) -> list[str]:
+    """The lines of a JSON-lines text; what follows the last line end is one more, if not empty."""
+    lines = text.split("\n")
+    return lines if lines[-1] else lines[:-1]

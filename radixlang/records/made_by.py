@@ -1,0 +1,87 @@
+"""What a saved result was made by: the program's source, the model, and the options of the run.
+
+It covers the program's own function, its bound arguments and the plain values that it closes over;
+functions that it calls are not part of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from radixlang.constraints.typed_values import to_json
+from radixlang.graph.graph_json import node_to_json
+from radixlang.graph.nodes import Graph
+from radixlang.records.json_text import dump_json
+
+_SIMPLE = (str, int, float, bool, type(None), list, tuple, dict, set, frozenset)
+_NO_MATTER = ("timeout", "check")  # options that change no answer
+
+
+def made_by(program: Any, model_name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON data that is equal where program, model and options are."""
+    kept = {name: value for name, value in options.items()
+            if name not in _NO_MATTER and value is not None}  # fmt: skip
+    said = {"program": f"{program.name} {_digest(_content(program))}", "model": model_name}
+    plain: dict[str, Any] = json.loads(dump_json({**said, **to_json(kept)}))
+    return plain
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """The first thing in which two of them differ, in words; None where they are the same."""
+    for name in dict.fromkeys((*old, *new)):
+        if old.get(name) != new.get(name):
+            if name == "program":
+                return f"the program was {old.get(name)}, and is {new.get(name)}"
+            return f"{name} was {old.get(name)!r}, and is {new.get(name)!r}"
+    return None
+
+
+def _content(program: Any) -> Any:
+    graph = getattr(program, "graph", None)
+    if isinstance(graph, Graph):
+        return _graph_content(graph)
+    if getattr(program.function, "is_template", False):
+        return [_graph_content(program.trace()), to_json(program.bound)]
+    return [_source(program.function), _closed_over(program.function), to_json(program.bound)]
+
+
+def _graph_content(graph: Graph) -> Any:
+    nodes = [[node_to_json(node) for node in block.nodes] for block in graph.blocks]
+    return [[{**node, "location": ""} for node in block] for block in nodes]
+
+
+def _source(function: Any) -> Any:
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):  # made by exec, or typed at a prompt
+        code = getattr(function, "__code__", None)
+        return _code_content(code) if code is not None else repr(function)
+
+
+def _code_content(code: Any) -> Any:
+    constants = [_code_content(each) if hasattr(each, "co_code") else repr(each)
+                 for each in code.co_consts]  # fmt: skip
+    return [code.co_code.hex(), list(code.co_names), constants]
+
+
+def _closed_over(function: Any) -> Any:
+    cells = getattr(function, "__closure__", None) or ()
+    names = function.__code__.co_freevars if cells else ()
+    return {name: to_json(cell.cell_contents) for name, cell in zip(names, cells, strict=True)
+            if isinstance(_contents(cell), _SIMPLE)}  # fmt: skip
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not bound yet
+        return _contents
+
+
+def _digest(data: Any) -> str:
+    text = dump_json(data, sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:12]

@@ -1,0 +1,172 @@
+"""Values with their types as JSON, so that what a file gives back is what was put in.
+
+A value that JSON has no type for becomes an object with its type's name. Enums, dataclasses, named
+tuples and pydantic models are named by module and are found only where that module is loaded: a
+file imports nothing and calls nothing but constructors of values.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime
+import enum
+import sys
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path, PurePath
+from typing import Any
+from uuid import UUID
+
+from radixlang.constraints.typed_values import to_json
+
+_TYPE, _VALUE = "$type", "value"
+_PLAIN = (str, int, float, bool, type(None))
+_SCALARS: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    datetime.date: (datetime.date.isoformat, datetime.date.fromisoformat),
+    datetime.datetime: (datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    datetime.time: (datetime.time.isoformat, datetime.time.fromisoformat),
+    datetime.timedelta: (
+        lambda value: [value.days, value.seconds, value.microseconds],
+        lambda data: datetime.timedelta(*data),
+    ),
+    Decimal: (str, Decimal),
+    Fraction: (str, Fraction),
+    UUID: (str, UUID),
+    complex: (str, complex),
+    bytes: (
+        lambda value: base64.b64encode(value).decode("ascii"),
+        lambda data: base64.b64decode(data, validate=True),
+    ),
+}
+_SEQUENCES: dict[type, Callable[[Any], Any]] = {
+    tuple: tuple, set: set, frozenset: frozenset,
+}  # fmt: skip
+_NAMED: dict[str, type] = {f"{kind.__module__}:{kind.__qualname__}": kind
+                           for kind in (*_SCALARS, *_SEQUENCES)}  # fmt: skip
+
+
+def types_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The typed form of those values that `to_json` alone would not give back as they are.
+
+    A value that its typed form would not give back either is left out.
+    """
+    return {
+        name: coded
+        for name, value in values.items()
+        if (coded := _coded_or_none(value)) is not None and coded != to_json(value)
+    }
+
+
+def restored(values: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as they were, from their JSON data and what `types_of` made of them.
+
+    A value whose type is not to be found (its module is not loaded, or has lost it) stays JSON.
+    """
+    return {
+        name: _value_or(value, types[name]) if name in types else value
+        for name, value in values.items()
+    }
+
+
+def _coded_or_none(value: Any) -> Any:
+    try:
+        coded = _encode(value)
+        same = _decode(coded)
+        return coded if type(same) is type(value) and same == value else None
+    except Exception:  # a type with its own idea of equality, construction or dumping
+        return None
+
+
+def _value_or(value: Any, coded: Any) -> Any:
+    try:
+        return _decode(coded)
+    except Exception:
+        return value
+
+
+def _encode(value: Any) -> Any:
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is list:
+        return [_encode(item) for item in value]
+    if kind is dict:
+        return _encode_dict(value)
+    if kind in _SCALARS:
+        return _tagged(kind, _SCALARS[kind][0](value))
+    if kind in _SEQUENCES:
+        return _tagged(kind, [_encode(item) for item in value])
+    if isinstance(value, enum.Enum):
+        return _tagged(kind, value.name)
+    if isinstance(value, PurePath):
+        return {_TYPE: "pathlib:Path", _VALUE: str(value)}
+    if dataclasses.is_dataclass(value):
+        return _tagged(kind, {f.name: _encode(getattr(value, f.name))
+                              for f in dataclasses.fields(value)})  # fmt: skip
+    if hasattr(value, "model_dump"):
+        return _tagged(kind, value.model_dump(mode="json"))
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return _tagged(kind, {name: _encode(item) for name, item in value._asdict().items()})
+    return to_json(value)
+
+
+def _encode_dict(value: dict[Any, Any]) -> Any:
+    if _TYPE not in value and all(type(key) is str for key in value):
+        return {key: _encode(item) for key, item in value.items()}
+    return {_TYPE: "builtins:dict",
+            _VALUE: [[_encode(key), _encode(item)] for key, item in value.items()]}  # fmt: skip
+
+
+def _tagged(kind: type, data: Any) -> dict[str, Any]:
+    return {_TYPE: f"{kind.__module__}:{kind.__qualname__}", _VALUE: data}
+
+
+def _decode(data: Any) -> Any:
+    if isinstance(data, list):
+        return [_decode(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    if _TYPE not in data:
+        return {key: _decode(item) for key, item in data.items()}
+    name, value = data[_TYPE], data[_VALUE]
+    if name == "builtins:dict":
+        return {_decode(key): _decode(item) for key, item in value}
+    if name == "pathlib:Path":
+        return Path(value)
+    kind = _NAMED.get(name)
+    if kind in _SCALARS:
+        return _SCALARS[kind][1](value)
+    if kind in _SEQUENCES:
+        return _SEQUENCES[kind](_decode(value))
+    return _construct(_loaded(name), value)
+
+
+def _construct(kind: Any, value: Any) -> Any:
+    if issubclass(kind, enum.Enum):
+        return kind[value]
+    if hasattr(kind, "model_validate"):
+        return kind.model_validate(value)
+    parts = {name: _decode(item) for name, item in value.items()}
+    if not dataclasses.is_dataclass(kind):
+        if not (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+            raise TypeError(f"{kind} is no type of values")
+        return kind(**parts)
+    given = [field.name for field in dataclasses.fields(kind) if field.init]
+    build: Any = kind
+    made = build(**{name: parts.pop(name) for name in given})
+    for name, item in parts.items():
+        object.__setattr__(made, name, item)
+    return made
+
+
+def _loaded(name: str) -> Any:
+    """The class of this name, in a module that is loaded."""
+    module, _, path = name.partition(":")
+    found: Any = sys.modules[module]
+    for part in path.split("."):
+        found = getattr(found, part)
+    if not isinstance(found, type):
+        raise TypeError(f"{name} is no class")
+    return found
