@@ -1,19 +1,29 @@
 """JSON schemas of Python types: what a generation of that type may write.
 
-Members stand in the order of their declaration, which is the order of generation. A class that
-contains itself becomes a `$ref`.
+Members stand in the order of their declaration, which is the order of generation. Classes are
+closed: no member beside those they declare. A class that contains itself becomes a `$ref`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import inspect
-import types
-import typing
+import re
 from collections.abc import Callable
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
+from radixlang.constraints.pydantic_types import adapted, is_adapted
+from radixlang.constraints.schema_parts import closed_object, inlined, keyed_object, merged
+from radixlang.constraints.standard_types import standard_type
+from radixlang.constraints.type_members import (
+    Members,
+    alias_value,
+    is_alias,
+    is_union,
+    members_of,
+    members_of_call,
+    plain,
+)
 from radixlang.errors import InvalidConstraintError
 
 _SCALARS: dict[Any, dict[str, Any]] = {
@@ -22,12 +32,12 @@ _SCALARS: dict[Any, dict[str, Any]] = {
     bool: {"type": "boolean"},
     str: {"type": "string"},
     type(None): {"type": "null"},
-    None: {"type": "null"},
     Any: {},
 }
-_LISTS = ("list", "Sequence", "Iterable", "Collection", "MutableSequence")
-_SETS = ("set", "frozenset", "Set", "AbstractSet", "MutableSet")
-_MAPPINGS = ("dict", "Mapping", "MutableMapping")
+LISTS = ("list", "Sequence", "Iterable", "Collection", "MutableSequence", "deque")
+SETS = ("set", "frozenset", "Set", "AbstractSet", "MutableSet")
+MAPPINGS = ("dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict", "Counter")
+_HASHABLE = {"type": ["string", "number", "boolean", "null"]}
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
@@ -37,8 +47,7 @@ def schema_of(kind: Any) -> dict[str, Any]:
         InvalidConstraintError: a type that JSON cannot hold.
     """
     builder = _Builder()
-    schema = builder.schema(kind)
-    return {**schema, "$defs": builder.definitions} if builder.definitions else schema
+    return inlined(builder.schema(kind), builder.definitions)
 
 
 def schema_of_call(function: Callable[..., Any]) -> dict[str, Any]:
@@ -48,75 +57,56 @@ def schema_of_call(function: Callable[..., Any]) -> dict[str, Any]:
         InvalidConstraintError: an argument that cannot be given by name.
     """
     builder = _Builder()
-    schema = builder.call(function)
-    return {**schema, "$defs": builder.definitions} if builder.definitions else schema
+    return inlined(builder.call(function), builder.definitions)
 
 
 class _Builder:
+    """Schemas of types; what has a name stands in `definitions` and is referred to."""
+
     def __init__(self) -> None:
         self.definitions: dict[str, Any] = {}
-        self._open: list[Any] = []
-        self._repeated: set[str] = set()
+        self._names: dict[Any, str] = {}
 
     def schema(self, kind: Any) -> dict[str, Any]:
         """The schema of any kind."""
-        if get_origin(kind) is typing.Annotated:
-            return self.schema(get_args(kind)[0])
+        kind = plain(kind)
         if _hashable(kind) and kind in _SCALARS:
             return dict(_SCALARS[kind])
+        standard = standard_type(kind)
+        if standard is not None:
+            return standard.schema
         if get_origin(kind) is Literal:
-            return {"enum": list(get_args(kind))}
-        if get_origin(kind) in (Union, types.UnionType):
-            return {"anyOf": [self.schema(arm) for arm in get_args(kind)]}
+            return {"enum": [_json_constant(kind, option) for option in get_args(kind)]}
         if isinstance(kind, type) and issubclass(kind, enum.Enum):
-            return {"enum": [member.value for member in kind]}
-        if hasattr(kind, "model_json_schema"):
-            return self._model(kind)
-        fields = _fields(kind)
-        if fields is not None:
-            return self._named(kind, *fields)
+            return {"enum": [_json_constant(kind, member) for member in kind]}
+        if is_alias(kind):
+            return self._named(kind, lambda: self.schema(alias_value(kind)))
+        if is_adapted(kind):
+            return merged(adapted(kind).schema(), self.definitions)
+        if is_union(kind):
+            return {"anyOf": [self.schema(arm) for arm in get_args(kind)]}
         if inspect.isroutine(kind):
             return self.call(kind)
+        found = members_of(kind)
+        if found is not None:
+            return self._named(kind, lambda: self._object(_name(kind), found))
         return self._container(kind)
 
     def call(self, function: Callable[..., Any]) -> dict[str, Any]:
         """The schema of a function's arguments."""
-        hints = _hints(function)
-        properties, required = {}, []
-        for name, parameter in inspect.signature(function).parameters.items():
-            if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-                raise InvalidConstraintError(
-                    f"argument {parameter} of {function.__name__} cannot be given by name"
-                )
-            properties[name] = self._member(function.__name__, name, hints.get(name, Any))
-            if parameter.default is parameter.empty:
-                required.append(name)
-        return _object(properties, required)
+        return self._object(function.__name__, members_of_call(function))
 
-    def _model(self, kind: Any) -> dict[str, Any]:
-        try:
-            schema: dict[str, Any] = dict(kind.model_json_schema())
-        except (TypeError, RuntimeError) as error:  # what pydantic's own errors are
-            first = str(error).splitlines()[0]
-            raise InvalidConstraintError(
-                f"{kind.__name__} has no JSON schema: {first}; give each field a type that JSON has"
-            ) from error
-        self.definitions.update(schema.pop("$defs", {}))
-        return schema
+    def _named(self, kind: Any, build: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        if kind not in self._names:
+            name = _free(_name(kind), self.definitions)
+            self._names[kind] = name
+            self.definitions[name] = {}  # taken while its own members are looked at
+            self.definitions[name] = build()
+        return {"$ref": f"#/$defs/{self._names[kind]}"}
 
-    def _named(self, kind: Any, hints: dict[str, Any], required: list[str]) -> dict[str, Any]:
-        name = kind.__name__
-        if kind in self._open:
-            self._repeated.add(name)
-            return {"$ref": f"#/$defs/{name}"}
-        self._open.append(kind)
-        members = {key: self._member(name, key, hint) for key, hint in hints.items()}
-        schema = _object(members, required)
-        self._open.pop()
-        if name in self._repeated:
-            self.definitions[name] = schema
-            return {"$ref": f"#/$defs/{name}"}
-        return schema
+    def _object(self, owner: str, members: Members) -> dict[str, Any]:
+        properties = {name: self._member(owner, name, hint) for name, hint in members.hints.items()}
+        return closed_object(properties, list(members.required))
 
     def _member(self, owner: str, name: str, hint: Any) -> dict[str, Any]:
         try:
@@ -127,23 +117,70 @@ class _Builder:
     def _container(self, kind: Any) -> dict[str, Any]:
         origin, args = get_origin(kind) or kind, get_args(kind)
         name = getattr(origin, "__name__", "")
-        if name in _MAPPINGS:
-            return {"type": "object", "additionalProperties": self._inner(args[1:])}
-        if name in _LISTS or (name == "tuple" and (not args or args[-1] is Ellipsis)):
+        if name == "Counter":
+            args = (*args, int)
+        if name in MAPPINGS:
+            key = self.schema(args[0]) if args else {}
+            return keyed_object(key, self._inner(args[1:]), str(kind))
+        if name in LISTS or (name == "tuple" and (not args or args[-1] is Ellipsis)):
             return {"type": "array", "items": self._inner(args[:1])}
-        if name in _SETS:
-            return {"type": "array", "items": self._inner(args[:1])}
+        if name in SETS:
+            return {"type": "array", "items": self._item_of_set(kind, args)}
         if name == "tuple":
-            items = [self.schema(arm) for arm in args]
+            items = [self.schema(arm) for arm in args if arm != ()]  # 3.10 has () in tuple[()]
             return {"type": "array", "prefixItems": items, "items": False,
                     "minItems": len(items), "maxItems": len(items)}  # fmt: skip
         raise InvalidConstraintError(
             f"{kind!r} has no JSON form; use int, float, bool, str, None, Literal, an Enum, Union, "
-            "list, tuple, dict, a dataclass, a TypedDict, a NamedTuple or a pydantic model"
+            "list, tuple, set, dict, date, datetime, Decimal, UUID, a dataclass, a TypedDict, a "
+            "NamedTuple or a pydantic model"
         )
 
     def _inner(self, args: tuple[Any, ...]) -> dict[str, Any]:
         return self.schema(args[0]) if args else {}
+
+    def _item_of_set(self, kind: Any, args: tuple[Any, ...]) -> dict[str, Any]:
+        item = plain(args[0]) if args else Any
+        if item is Any:
+            return dict(_HASHABLE)
+        if not hashes(item):
+            raise InvalidConstraintError(
+                f"{kind!r} is a set of values that cannot be hashed; use a list"
+            )
+        return self.schema(item)
+
+
+def hashes(kind: Any) -> bool:
+    """Whether values of a type can stand in a set."""
+    kind = plain(kind)
+    if is_union(kind) or get_origin(kind) is tuple:
+        return all(arm is Ellipsis or hashes(arm) for arm in get_args(kind))
+    if get_origin(kind) is Literal:
+        return True
+    if hasattr(kind, "__metadata__"):
+        return hashes(get_args(kind)[0])
+    owner = get_origin(kind) or kind
+    return getattr(owner, "__hash__", None) is not None and getattr(owner, "__name__", "") not in (
+        "Sequence",
+        "Iterable",
+        "Collection",
+        "MutableSequence",
+        "Mapping",
+        "AbstractSet",
+    )
+
+
+def _json_constant(kind: Any, value: Any) -> Any:
+    """A value of Literal or Enum as JSON."""
+    from radixlang.constraints.json_values import to_json
+
+    found = value.value if isinstance(value, enum.Enum) else value
+    is_plain = isinstance(found, (str, int, float, type(None), tuple, list))
+    if not is_plain and (standard_type(type(found)) is None or isinstance(found, bytes)):
+        raise InvalidConstraintError(
+            f"{value!r} of {kind!r} has no JSON form; use strings or numbers"
+        )
+    return to_json(found)
 
 
 def _hashable(kind: Any) -> bool:
@@ -154,43 +191,18 @@ def _hashable(kind: Any) -> bool:
     return True
 
 
-def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": required,
-            "additionalProperties": False}  # fmt: skip
+def _name(kind: Any) -> str:
+    """A name for `$defs`: `Box[int]` is Box_int."""
+    origin = get_origin(kind)
+    if origin is None:
+        return str(getattr(kind, "__name__", kind))
+    inner = [getattr(arg, "__name__", str(arg)) for arg in get_args(kind)]
+    return re.sub(r"\W+", "_", "_".join([origin.__name__, *inner])).strip("_")
 
 
-def _fields(kind: Any) -> tuple[dict[str, Any], list[str]] | None:
-    """Member types and the names of those that must be there; None if it has no members."""
-    if not isinstance(kind, type) and not typing.is_typeddict(kind):
-        return None
-    if dataclasses.is_dataclass(kind):
-        hints = _hints(kind)
-        fields = [field for field in dataclasses.fields(kind) if field.init]
-        needed = [field.name for field in fields
-                  if field.default is dataclasses.MISSING
-                  and field.default_factory is dataclasses.MISSING]  # fmt: skip
-        return {field.name: hints[field.name] for field in fields}, needed
-    if typing.is_typeddict(kind):
-        hints = {key: _bare(hint) for key, hint in _hints(kind).items()}
-        return hints, [key for key in hints if key in kind.__required_keys__]
-    if hasattr(kind, "_fields"):
-        hints = _hints(kind)
-        defaults = getattr(kind, "_field_defaults", {})
-        return {key: hints.get(key, Any) for key in kind._fields}, [
-            key for key in kind._fields if key not in defaults
-        ]
-    return None
-
-
-def _hints(owner: Any) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(owner)
-    except NameError as error:
-        raise InvalidConstraintError(
-            f"{owner.__name__}: {error}; a type written as text stands at its module's top level"
-        ) from None
-
-
-def _bare(hint: Any) -> Any:
-    name = getattr(get_origin(hint), "_name", None)
-    return get_args(hint)[0] if name in ("NotRequired", "Required") else hint
+def _free(name: str, taken: dict[str, Any]) -> str:
+    number = 2
+    found = name
+    while found in taken:
+        found, number = f"{name}_{number}", number + 1
+    return found

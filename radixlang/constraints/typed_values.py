@@ -1,28 +1,38 @@
 """Typed values: the constraint that a type puts on a text, and the way back from text to value.
 
-Scalars are written bare (`42`, `true`, a Literal's text); whatever has parts is written as
-JSON. A text that is not a value of the type raises a ValueParseError with the text.
+Scalars are written bare (`42`, `true`, a Literal's text, `2024-02-29`); whatever has parts or
+bounds is written as JSON. A text that is not a value of the type raises a ValueParseError with
+the text. Reading may run validators of the type's owner, so it is never done on the engine's
+thread.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import functools
-import inspect
 import json
 import math
 import re
-import types
-import typing
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
+from radixlang.constraints.json_values import from_json, is_enum, to_json, type_name
+from radixlang.constraints.pydantic_types import adapted, is_adapted
+from radixlang.constraints.schema_parts import key_text
+from radixlang.constraints.standard_types import standard_type
+from radixlang.constraints.text_patterns import FLOAT_PATTERN, INT_PATTERN
+from radixlang.constraints.type_members import is_alias, members_of, plain
 from radixlang.errors import ParameterError, ValueParseError
 
-INT_PATTERN = r"-?(0|[1-9][0-9]{0,18})"
-FLOAT_PATTERN = r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?([eE][+-]?[0-9]{1,3})?"
+__all__ = [
+    "FLOAT_PATTERN",
+    "INT_PATTERN",
+    "Output",
+    "from_json",
+    "output_for",
+    "to_json",
+    "type_name",
+]
+
 _BOOLS = {"true": True, "false": False}
 
 
@@ -45,7 +55,9 @@ class Output:
         try:
             return _parse(self.kind, text)
         except ValueParseError as error:
-            raise ValueParseError(f"{error}; the whole text was {text!r}", text) from None
+            raise ValueParseError(f"{error}; the whole text was {text!r}", text) from (
+                error.__cause__
+            )
         except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
             raise ValueParseError(
                 f"the generated text {text!r} is not a value of {type_name(self.kind)}: {error}",
@@ -56,10 +68,38 @@ class Output:
         """A value as this type: text is parsed, anything else goes through its JSON form."""
         if isinstance(value, str):
             return value if self.kind is str else self.parse(value)
+        if isinstance(self.kind, type) and type(value) is self.kind:
+            return value
+        return self.load(to_json(value))
+
+    def dump(self, value: Any) -> Any:
+        """A value of this type as JSON data that `load` reads back as an equal value.
+
+        Raises:
+            ValueParseError: the type's own serializer or InitVar does not let it be read back.
+        """
+        data = adapted(self.kind).data_of(value) if is_adapted(self.kind) else to_json(value)
+        if value is not None and self.load(data) != value:
+            raise ValueParseError(
+                f"{value!r} is written as {data!r}, which is read as another value of "
+                f"{type_name(self.kind)}; keep its text and parse that"
+            )
+        return data
+
+    def load(self, data: Any) -> Any:
+        """The value that JSON data of `dump` means; None is no value yet.
+
+        Raises:
+            ValueParseError: none of this type.
+        """
+        if data is None:
+            return None
         try:
-            return from_json(self.kind, to_json(value))
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueParseError(f"{value!r} is not a value of {type_name(self.kind)}") from error
+            if _has_parser(self.kind):
+                return self.kind.parse(self.kind.text_of(data))
+            return from_json(self.kind, data)
+        except (ValueError, TypeError, KeyError, ArithmeticError) as error:
+            raise ValueParseError(f"{data!r} is not a value of {type_name(self.kind)}") from error
 
 
 def output_for(kind: Any) -> Output:
@@ -67,6 +107,7 @@ def output_for(kind: Any) -> Output:
 
     Raises:
         ParameterError: not a type that can be generated.
+        InvalidConstraintError: a part of it cannot be held to while text is written.
     """
     try:
         return _cached_output(kind)
@@ -74,7 +115,7 @@ def output_for(kind: Any) -> Output:
         return _make_output(kind)  # a type that cannot be hashed
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=512, typed=True)
 def _cached_output(kind: Any) -> Output:
     return _make_output(kind)
 
@@ -82,54 +123,69 @@ def _cached_output(kind: Any) -> Output:
 def _make_output(kind: Any) -> Output:
     from radixlang.constraints.specs import Choices, JsonSchema, Regex
 
+    kind = plain(kind)
     if kind is str:
         return Output(kind)
-    if kind is int:
-        return Output(kind, Regex(INT_PATTERN))
-    if kind is float:
-        return Output(kind, Regex(FLOAT_PATTERN))
+    pattern = _bare_pattern(kind)
+    if pattern is not None:
+        return Output(kind, Regex(pattern))
+    standard = standard_type(kind)
+    if standard is not None:
+        return Output(kind)
     if kind is bool:
         return Output(kind, Choices(tuple(_BOOLS)))
-    if get_origin(kind) is Literal:
-        return Output(kind, Choices(tuple(map(_literal_text, get_args(kind)))))
-    if _is_enum(kind):
-        return Output(kind, Choices(tuple(str(member.value) for member in kind)))
+    options = _bare_options(kind)
+    if options is not None:
+        return Output(kind, Choices(tuple(options)))
     if not _is_structured(kind):
         raise ParameterError(
             f"cannot generate a value of {kind!r}; use int, float, bool, str, Literal, an Enum, "
-            "Union, list, tuple, dict, a dataclass, a TypedDict, a pydantic model or a function"
+            "Union, list, tuple, set, dict, date, datetime, Decimal, UUID, a dataclass, a "
+            "TypedDict, a pydantic model or a function"
         )
     return Output(kind, JsonSchema.of(kind))
 
 
-def _literal_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _bare_pattern(kind: Any) -> str | None:
+    """The pattern of a type that is written without quotes."""
+    if kind is int:
+        return INT_PATTERN
+    if kind is float:
+        return FLOAT_PATTERN
+    standard = standard_type(kind)
+    return standard.pattern if standard is not None else None
 
 
-def _is_enum(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, enum.Enum)
+def _bare_options(kind: Any) -> dict[str, Any] | None:
+    """Texts of a Literal or an Enum with what they mean; None where two are written alike."""
+    if get_origin(kind) is Literal:
+        values = get_args(kind)
+    elif is_enum(kind):
+        values = tuple(kind)
+    else:
+        return None
+    found = {_bare_text(value): value for value in values}
+    return found if len(found) == len(values) > 0 else None
 
 
-def _is_union(kind: Any) -> bool:
-    return get_origin(kind) in (Union, types.UnionType)
+def _bare_text(value: Any) -> str:
+    data = to_json(value)
+    return key_text(data) if isinstance(data, (str, int, float)) else json.dumps(data)
 
 
 def _is_structured(kind: Any) -> bool:
-    if get_origin(kind) is not None or kind in (list, tuple, dict, set, type(None), Any):
+    if get_origin(kind) is not None or kind in (list, tuple, dict, set, frozenset, Any, type(None)):
         return True
-    if isinstance(kind, type):
-        return (
-            dataclasses.is_dataclass(kind)
-            or typing.is_typeddict(kind)
-            or hasattr(kind, "model_validate")
-            or hasattr(kind, "_fields")
-        )
-    return inspect.isroutine(kind)
+    return is_alias(kind) or is_adapted(kind) or is_enum(kind) or members_of(kind) is not None
+
+
+def _has_parser(kind: Any) -> bool:
+    return not isinstance(kind, type) and hasattr(kind, "parse")
 
 
 def _parse(kind: Any, text: str) -> Any:
     body = text.strip()
-    if not isinstance(kind, type) and hasattr(kind, "parse"):
+    if _has_parser(kind):
         return kind.parse(text)
     if kind is str:
         return text
@@ -139,11 +195,13 @@ def _parse(kind: Any, text: str) -> Any:
         return _finite(float(_matched(FLOAT_PATTERN, body)))
     if kind is bool:
         return _BOOLS[body.lower()]
-    if get_origin(kind) is Literal:
-        return _one_of(get_args(kind), body)
-    if _is_enum(kind):
-        return next(member for member in kind if str(member.value) == _known(kind, body))
-    return from_json(kind, json.loads(text))
+    standard = standard_type(kind)
+    if standard is not None:
+        return standard.read(body if standard.pattern else text)
+    options = _bare_options(kind)
+    if options is not None:
+        return _one_of(options, body)
+    return adapted(kind).read_text(text) if is_adapted(kind) else from_json(kind, json.loads(text))
 
 
 def _matched(pattern: str, text: str) -> str:
@@ -158,162 +216,7 @@ def _finite(value: float) -> float:
     return value
 
 
-def _one_of(options: tuple[Any, ...], text: str) -> Any:
-    for option in options:
-        if _literal_text(option) == text:
-            return option
-    raise ValueError(f"it is none of {', '.join(map(repr, options))}")
-
-
-def _known(kind: Any, text: str) -> str:
-    if all(str(member.value) != text for member in kind):
-        raise ValueError(f"it is none of {', '.join(repr(member.value) for member in kind)}")
-    return text
-
-
-def from_json(kind: Any, data: Any) -> Any:
-    """A JSON value as a value of the type.
-
-    Raises:
-        ValueParseError: it is none.
-    """
-    if get_origin(kind) is typing.Annotated:
-        kind = get_args(kind)[0]
-    if kind is Any:
-        return data
-    reader = _SCALARS.get(kind)
-    if reader is not None:
-        return reader(data)
-    if get_origin(kind) is Literal:
-        return _literal_of(kind, data)
-    if _is_enum(kind):
-        return kind(data)
-    if _is_union(kind):
-        return _union(kind, data)
-    if hasattr(kind, "model_validate"):
-        return _validated(kind, data)
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        names = {field.name for field in dataclasses.fields(kind) if field.init}
-        return kind(**_members(kind, _object(data), names))
-    if typing.is_typeddict(kind):
-        return _members(kind, _object(data))
-    if isinstance(kind, type) and hasattr(kind, "_fields"):
-        return kind(**_members(kind, _object(data)))
-    if inspect.isroutine(kind):
-        return _members(kind, _object(data), set(inspect.signature(kind).parameters))
-    return _container(kind, data)
-
-
-def _validated(kind: Any, data: Any) -> Any:
-    try:
-        return kind.model_validate(data)
-    except Exception as error:  # pydantic is the user's own; its error type is not ours to import
-        raise ValueParseError(f"{kind.__name__} refuses {data!r}: {error}") from error
-
-
-def _object(data: Any) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        raise ValueParseError(f"an object was expected, got {data!r}")
-    return data
-
-
-def _members(kind: Any, data: dict[str, Any], names: set[str] | None = None) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind)
-    wanted = names if names is not None else set(hints)
-    unknown = set(data) - wanted
-    if unknown:
-        raise ValueParseError(f"{type_name(kind)} has no member {sorted(unknown)[0]!r}")
-    return {
-        name: from_json(_unwrapped(hints.get(name, Any)), value) for name, value in data.items()
-    }
-
-
-def _unwrapped(hint: Any) -> Any:
-    """NotRequired[X] and Required[X] as X; they are told by name for older Pythons' sake."""
-    name = getattr(get_origin(hint), "_name", None)
-    return get_args(hint)[0] if name in ("NotRequired", "Required") else hint
-
-
-def _union(kind: Any, data: Any) -> Any:
-    for arm in get_args(kind):
-        try:
-            return from_json(arm, data)
-        except (ValueError, TypeError, KeyError):
-            continue
-    raise ValueParseError(f"{data!r} is no value of {type_name(kind)}")
-
-
-def _literal_of(kind: Any, data: Any) -> Any:
-    for option in get_args(kind):
-        if option == data and type(option) is type(data):
-            return option
-    raise ValueParseError(f"{data!r} is no value of {type_name(kind)}")
-
-
-def _container(kind: Any, data: Any) -> Any:
-    origin, args = get_origin(kind) or kind, get_args(kind)
-    if origin is dict or getattr(origin, "__name__", "") in ("Mapping", "MutableMapping"):
-        key, value = args or (str, Any)
-        return {_key(key, name): from_json(value, item) for name, item in _object(data).items()}
-    if not isinstance(data, list):
-        raise ValueParseError(f"a list was expected for {type_name(kind)}, got {data!r}")
-    if origin is tuple and args and args[-1] is not Ellipsis:
-        if len(data) != len(args):
-            raise ValueParseError(f"{len(args)} items were expected, got {len(data)}")
-        return tuple(from_json(arm, item) for arm, item in zip(args, data, strict=True))
-    items = [from_json(args[0] if args else Any, item) for item in data]
-    return origin(items) if origin in (tuple, set, frozenset) else items
-
-
-def _key(kind: Any, text: str) -> Any:
-    return text if kind is str or kind is Any else output_for(kind).parse(text)
-
-
-def _expect(kind: type, data: Any) -> Any:
-    if type(data) is not kind:
-        raise ValueParseError(f"{kind.__name__} was expected, got {data!r}")
-    return data
-
-
-def _to_int(data: Any) -> int:
-    if isinstance(data, float) and data.is_integer():
-        return int(data)
-    return int(_expect(int, data))
-
-
-def _to_float(data: Any) -> float:
-    return float(data) if type(data) is int else float(_expect(float, data))
-
-
-_SCALARS: dict[Any, Callable[[Any], Any]] = {
-    int: _to_int,
-    float: _to_float,
-    bool: functools.partial(_expect, bool),
-    str: functools.partial(_expect, str),
-    type(None): functools.partial(_expect, type(None)),
-    None: functools.partial(_expect, type(None)),
-}
-
-
-def to_json(value: Any) -> Any:
-    """A value as JSON data: dataclasses and models as objects, enums as their values."""
-    if isinstance(value, enum.Enum):
-        return to_json(value.value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return to_json(value._asdict())
-    if isinstance(value, dict):
-        return {str(key): to_json(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [to_json(item) for item in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    return [to_json(item) for item in value] if hasattr(value, "refs") else str(value)
-
-
-def type_name(kind: Any) -> str:
-    """A readable name of a type."""
-    return getattr(kind, "__name__", None) if isinstance(kind, type) else str(kind)  # type: ignore[return-value]
+def _one_of(options: dict[str, Any], text: str) -> Any:
+    if text not in options:
+        raise ValueError(f"it is none of {', '.join(map(repr, options))}")
+    return options[text]

@@ -1,0 +1,242 @@
+"""Values of a type from JSON data, and values as JSON data that can be read again.
+
+Reading may run code of the type's owner (validators, `__post_init__`), so it belongs on the
+program's thread.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import functools
+import json
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args, get_origin
+
+from radixlang.constraints.pydantic_types import adapted, is_adapted
+from radixlang.constraints.schema_parts import key_text
+from radixlang.constraints.standard_types import read_standard, standard_type, write_standard
+from radixlang.constraints.type_members import (
+    Members,
+    alias_value,
+    class_of,
+    is_alias,
+    is_union,
+    members_of,
+    plain,
+)
+from radixlang.constraints.type_schemas import LISTS, MAPPINGS, SETS
+from radixlang.errors import ValueParseError
+
+
+def from_json(kind: Any, data: Any) -> Any:
+    """A JSON value as a value of the type.
+
+    Raises:
+        ValueParseError: it is none.
+    """
+    kind = plain(kind)
+    if kind is Any:
+        return data
+    reader = _scalar(kind)
+    if reader is not None:
+        return reader(data)
+    if get_origin(kind) is Literal:
+        return _constant(kind, get_args(kind), data)
+    if is_enum(kind):
+        return _constant(kind, tuple(kind), data)
+    if is_alias(kind):
+        return from_json(alias_value(kind), data)
+    if is_adapted(kind):
+        return adapted(kind).read(data)
+    if is_union(kind):
+        return _union(kind, data)
+    members = members_of(kind)
+    if members is not None:
+        return _instance(kind, members, data)
+    return _container(kind, data)
+
+
+def is_enum(kind: Any) -> bool:
+    """Whether a type is an Enum."""
+    return isinstance(kind, type) and issubclass(kind, enum.Enum)
+
+
+def type_name(kind: Any) -> str:
+    """A readable name of a type."""
+    return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
+
+
+def _scalar(kind: Any) -> Callable[[Any], Any] | None:
+    standard = standard_type(kind)
+    if standard is not None:
+        return functools.partial(read_standard, standard)
+    try:
+        return _SCALARS.get(kind)
+    except TypeError:  # a type that cannot be hashed
+        return None
+
+
+def _constant(kind: Any, options: tuple[Any, ...], data: Any) -> Any:
+    """The option of a Literal or an Enum whose JSON form this is; true is not 1."""
+    for option in options:
+        found = to_json(option)
+        if found == data and type(found) is type(data):
+            return option
+    raise ValueParseError(f"{data!r} is no value of {type_name(kind)}")
+
+
+def _union(kind: Any, data: Any) -> Any:
+    """The first arm that takes it; one that takes it as it is goes before one that converts."""
+    for arm in sorted(get_args(kind), key=lambda arm: _converts(plain(arm), data)):
+        try:
+            return from_json(arm, data)
+        except (ValueError, TypeError, KeyError):
+            continue
+    raise ValueParseError(f"{data!r} is no value of {type_name(kind)}")
+
+
+def _converts(arm: Any, data: Any) -> bool:
+    if isinstance(data, str):
+        return is_enum(arm)
+    return (arm is float and type(data) is int) or (arm is int and type(data) is float)
+
+
+def _instance(kind: Any, members: Members, data: Any) -> Any:
+    values = _object(data)
+    for name in values:
+        if name not in members.hints:
+            raise ValueParseError(f"{type_name(kind)} has no member {name!r}")
+    for name in members.required:
+        if name not in values:
+            raise ValueParseError(f"{type_name(kind)} needs the member {name!r}")
+    read = {name: from_json(members.hints[name], value) for name, value in values.items()}
+    owner = class_of(kind)
+    is_class = isinstance(owner, type) and not typing.is_typeddict(owner)
+    return owner(**read) if is_class and not hasattr(owner, "__required_keys__") else read
+
+
+def _object(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise ValueParseError(f"an object was expected, got {data!r}")
+    return data
+
+
+def _container(kind: Any, data: Any) -> Any:
+    origin, args = get_origin(kind) or kind, get_args(kind)
+    name = getattr(origin, "__name__", "")
+    if name in MAPPINGS:
+        return _mapping(origin, args, _object(data))
+    if not isinstance(data, list):
+        raise ValueParseError(f"a list was expected for {type_name(kind)}, got {data!r}")
+    if name == "tuple" and args and args[-1] is not Ellipsis:
+        arms = [arm for arm in args if arm != ()]
+        if len(data) != len(arms):
+            raise ValueParseError(f"{len(arms)} items were expected, got {len(data)}")
+        return tuple(from_json(arm, item) for arm, item in zip(arms, data, strict=True))
+    items = [from_json(args[0] if args else Any, item) for item in data]
+    return _collected(name, items)
+
+
+def _collected(name: str, items: list[Any]) -> Any:
+    if name == "tuple":
+        return tuple(items)
+    if name == "deque":
+        return collections.deque(items)
+    if name in SETS:
+        return frozenset(items) if name == "frozenset" else set(items)
+    if name in LISTS:
+        return items
+    raise ValueParseError(f"{name} is no type that JSON is read as")
+
+
+def _mapping(origin: Any, args: tuple[Any, ...], data: dict[str, Any]) -> Any:
+    name = origin.__name__
+    key, value = (*args, int) if name == "Counter" and args else args or (str, Any)
+    found = {_key(key, text): from_json(value, item) for text, item in data.items()}
+    if name == "defaultdict":
+        return collections.defaultdict(class_of(plain(value)), found)
+    if name in ("OrderedDict", "Counter"):
+        return getattr(collections, name)(found)
+    return found
+
+
+def _key(kind: Any, text: str) -> Any:
+    """The name of a member as a value of the type of the keys."""
+    kind = plain(kind)
+    if kind is str or kind is Any:
+        return text
+    if is_adapted(kind) or is_union(kind):
+        return from_json(kind, text)
+    from radixlang.constraints.typed_values import output_for
+
+    return output_for(kind).parse(text)
+
+
+def _expect(kind: type, data: Any) -> Any:
+    if type(data) is not kind:
+        raise ValueParseError(f"{kind.__name__} was expected, got {data!r}")
+    return data
+
+
+def _to_int(data: Any) -> int:
+    if isinstance(data, float) and data.is_integer():
+        return int(data)
+    return int(_expect(int, data))
+
+
+def _to_float(data: Any) -> float:
+    return float(data) if type(data) is int else float(_expect(float, data))
+
+
+_SCALARS: dict[Any, Callable[[Any], Any]] = {
+    int: _to_int,
+    float: _to_float,
+    bool: functools.partial(_expect, bool),
+    str: functools.partial(_expect, str),
+    type(None): functools.partial(_expect, type(None)),
+}
+
+
+def to_json(value: Any) -> Any:
+    """A value as JSON data: classes as objects, enums as their values, dates as ISO 8601.
+
+    Sets are sorted, so that equal values give equal data in every process.
+    """
+    if isinstance(value, enum.Enum):
+        return to_json(value.value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str):
+        return value
+    if isinstance(value, type):
+        return value.__name__
+    if any(hasattr(value, hook) for hook in ("model_dump", "__pydantic_validator__")):
+        return adapted(type(value)).data_of(value)
+    if dataclasses.is_dataclass(value):
+        fields = [field for field in dataclasses.fields(value) if field.init]
+        return {field.name: to_json(getattr(value, field.name)) for field in fields}
+    return _parts_to_json(value)
+
+
+def _parts_to_json(value: Any) -> Any:
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return to_json(value._asdict())
+    if isinstance(value, Mapping):
+        return {_name_of(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(to_json, value), key=lambda item: json.dumps(item, sort_keys=True))
+    if isinstance(value, (list, tuple, collections.deque)) or hasattr(value, "refs"):
+        return [to_json(item) for item in value]
+    try:
+        text = write_standard(value)
+    except ValueError:  # bytes that are no text
+        text = None
+    return str(value) if text is None else text
+
+
+def _name_of(key: Any) -> str:
+    found = to_json(key)
+    return key_text(found) if isinstance(found, (str, int, float)) else str(key)

@@ -1,0 +1,110 @@
+"""Types that are pydantic's to describe and to read: models, bounds, validators, its own types.
+
+pydantic is loaded when such a type is met, and never needed otherwise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import typing
+from typing import Any, get_args, get_origin
+
+from radixlang.constraints.type_members import is_alias, is_remark, is_union, plain
+from radixlang.errors import InvalidConstraintError, ValueParseError
+
+_HOOKS = ("__get_pydantic_core_schema__", "__pydantic_validator__", "__pydantic_config__")
+
+
+def is_adapted(kind: Any) -> bool:
+    """Whether a type is described and read by pydantic."""
+    if get_origin(kind) is typing.Annotated:
+        return not is_remark(kind)
+    if is_union(kind):
+        return any(map(_mentions, get_args(kind))) and _adapts(kind)
+    owner = get_origin(kind) or kind
+    return any(hasattr(owner, hook) for hook in _HOOKS) or _has_field_defaults(owner)
+
+
+def _mentions(kind: Any) -> bool:
+    """Whether pydantic's types stand somewhere in a type: it tells the arms of a union apart."""
+    kind = plain(kind)
+    if is_alias(kind):
+        return False
+    return (not is_union(kind) and is_adapted(kind)) or any(
+        _mentions(arg) for arg in get_args(kind) if not isinstance(arg, (str, bytes, int))
+    )
+
+
+def _adapts(kind: Any) -> bool:
+    """Whether pydantic takes a union whole; Python 3.11 has TypedDicts that it does not."""
+    try:
+        adapted(kind)
+    except InvalidConstraintError:
+        return False
+    return True
+
+
+def _has_field_defaults(owner: Any) -> bool:
+    """Whether a dataclass of the standard library uses pydantic's Field for a default."""
+    if not (isinstance(owner, type) and dataclasses.is_dataclass(owner)):
+        return False
+    return any(type(field.default).__name__ == "FieldInfo" for field in dataclasses.fields(owner))
+
+
+class Adapted:
+    """A type through pydantic's TypeAdapter: its exact schema, and its values."""
+
+    def __init__(self, kind: Any) -> None:
+        from radixlang.constraints.pydantic_schemas import make_adapter
+
+        self._kind = kind
+        self._adapter = make_adapter(kind)
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema, closed and without what could be written and not be read.
+
+        Raises:
+            InvalidConstraintError: something in it cannot be enforced.
+        """
+        from radixlang.constraints.pydantic_schemas import exact_schema
+
+        return exact_schema(self._adapter, self._kind)
+
+    def read_text(self, text: str) -> Any:
+        """The value that JSON text means. The type's own validators run here.
+
+        Raises:
+            ValueParseError: a validator refuses it.
+        """
+        try:
+            return self._adapter.validate_json(text)
+        except Exception as error:  # a validator is the user's own, and so is what it raises
+            name = getattr(self._kind, "__name__", str(self._kind))
+            raise ValueParseError(f"{name} refuses {text}: {error}") from error
+
+    def read(self, data: Any) -> Any:
+        """The value that JSON data means."""
+        return self.read_text(json.dumps(data))
+
+    def data_of(self, value: Any) -> Any:
+        """A value as the JSON data that it is read from again."""
+        return self._adapter.dump_python(value, mode="json", by_alias=True, round_trip=True)
+
+
+def adapted(kind: Any) -> Adapted:
+    """A type as pydantic takes it.
+
+    Raises:
+        InvalidConstraintError: it does not take it.
+    """
+    try:
+        return _cached(kind)
+    except TypeError:  # metadata that cannot be hashed
+        return Adapted(kind)
+
+
+@functools.lru_cache(maxsize=512)
+def _cached(kind: Any) -> Adapted:
+    return Adapted(kind)

@@ -1,0 +1,219 @@
+"""What a type written in Python says: its plain form, and the members of a class or a call."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import operator
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar, Union, get_args, get_origin
+
+from radixlang.errors import InvalidConstraintError
+
+_MARKS = ("NotRequired", "Required", "ReadOnly", "Final")
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Types by name in the order of declaration, and the names that must be there."""
+
+    hints: Mapping[str, Any]
+    required: tuple[str, ...]
+
+
+def plain(kind: Any) -> Any:
+    """A type without what says nothing about its values: NewType, marks, remarks, aliases.
+
+    A TypeVar is its bound; metadata of Annotated that are only text are remarks.
+    """
+    while True:
+        if kind is None:
+            return type(None)
+        if hasattr(kind, "__supertype__"):
+            kind = kind.__supertype__
+        elif _mark(kind) is not None or is_remark(kind):
+            kind = get_args(kind)[0]
+        elif isinstance(kind, TypeVar):
+            arms = kind.__constraints__
+            kind = functools.reduce(operator.or_, arms) if arms else kind.__bound__ or Any
+        else:
+            return kind
+
+
+def _mark(kind: Any) -> str | None:
+    """The name of a mark around a type: by name, for older Pythons' sake."""
+    name = getattr(get_origin(kind), "_name", None)
+    return name if name in _MARKS else None
+
+
+def is_remark(kind: Any) -> bool:
+    """Whether a type is Annotated with text alone."""
+    if get_origin(kind) is not typing.Annotated:
+        return False
+    return all(isinstance(note, str) or type(note).__name__ == "Doc" for note in kind.__metadata__)
+
+
+def is_union(kind: Any) -> bool:
+    """Whether it is a Union, in either spelling."""
+    return get_origin(kind) in (Union, types.UnionType)
+
+
+def is_alias(kind: Any) -> bool:
+    """Whether it is what a `type` statement makes, with or without arguments."""
+    return type(get_origin(kind) or kind).__name__ == "TypeAliasType"
+
+
+def alias_value(kind: Any) -> Any:
+    """The type that an alias stands for."""
+    origin = get_origin(kind) or kind
+    return _substituted(
+        origin.__value__, dict(zip(origin.__type_params__, get_args(kind), strict=False))
+    )
+
+
+def class_of(kind: Any) -> Any:
+    """The class behind `Box` and `Box[int]`."""
+    return get_origin(kind) or kind
+
+
+def members_of(kind: Any) -> Members | None:
+    """Members of a dataclass, a TypedDict, a NamedTuple or a function; None for other types.
+
+    Raises:
+        InvalidConstraintError: a member's type is a name that is not found.
+    """
+    owner = class_of(kind)
+    if typing.is_typeddict(owner) or hasattr(owner, "__required_keys__"):
+        return _of_typed_dict(kind, owner)
+    if isinstance(owner, type) and dataclasses.is_dataclass(owner):
+        return _of_dataclass(kind, owner)
+    if isinstance(owner, type) and issubclass(owner, tuple) and hasattr(owner, "_fields"):
+        hints = _class_hints(kind)
+        defaults = getattr(owner, "_field_defaults", {})
+        return Members({name: hints.get(name, Any) for name in owner._fields},
+                       tuple(name for name in owner._fields if name not in defaults))  # fmt: skip
+    if inspect.isroutine(kind):
+        return members_of_call(kind)
+    return None
+
+
+def members_of_call(function: Callable[..., Any]) -> Members:
+    """The arguments of a function.
+
+    Raises:
+        InvalidConstraintError: an argument cannot be given by name, or its type is not found.
+    """
+    hints, needed = _hints(function), []
+    found: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise InvalidConstraintError(
+                f"argument {parameter} of {function.__name__} cannot be given by name"
+            )
+        found[name] = hints.get(name, Any)
+        if parameter.default is parameter.empty:
+            needed.append(name)
+    return Members(found, tuple(needed))
+
+
+def _of_typed_dict(kind: Any, owner: Any) -> Members:
+    hints = _substituted_all(_hints(owner), _own_binding(kind))
+    # a mark in an annotation that was text when the class was made is known only now
+    told = {name: _required_mark(hint) for name, hint in hints.items()}
+    return Members(hints, tuple(
+        name for name, mark in told.items()
+        if mark == "Required" or (mark is None and name in owner.__required_keys__)
+    ))  # fmt: skip
+
+
+def _required_mark(hint: Any) -> str | None:
+    while True:
+        mark = _mark(hint)
+        if mark in ("Required", "NotRequired"):
+            return mark
+        if mark is None and get_origin(hint) is not typing.Annotated:
+            return None
+        hint = get_args(hint)[0]
+
+
+def _of_dataclass(kind: Any, owner: Any) -> Members:
+    _refuse_init_only(owner)
+    hints = _class_hints(kind)
+    fields = [field for field in dataclasses.fields(owner) if field.init]
+    return Members({field.name: hints[field.name] for field in fields}, tuple(
+        field.name for field in fields
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ))  # fmt: skip
+
+
+def _refuse_init_only(owner: Any) -> None:
+    """An InitVar is gone once the value is made, so the value could not be kept and read back."""
+    parameters = inspect.signature(owner).parameters
+    fields = {field.name for field in dataclasses.fields(owner)}
+    for name, parameter in parameters.items():
+        is_pseudo = name in getattr(owner, "__dataclass_fields__", {}) and name not in fields
+        if is_pseudo and parameter.default is parameter.empty:
+            raise InvalidConstraintError(
+                f"{owner.__name__}.{name} is an InitVar, which no value keeps; give it a default "
+                "or make it a field"
+            )
+
+
+def _class_hints(kind: Any) -> dict[str, Any]:
+    """Types of a class's members, type variables replaced class by class."""
+    owner = class_of(kind)
+    bindings = _bindings(kind)
+    if not any(bindings.values()):
+        return _hints(owner)
+    found: dict[str, Any] = {}
+    for parent in reversed(owner.__mro__):
+        own = inspect.get_annotations(parent)
+        if own:
+            hints = _hints(parent)
+            binding = bindings.get(parent, {})
+            found |= {name: _substituted(hints[name], binding) for name in own}
+    return found
+
+
+def _own_binding(kind: Any) -> dict[Any, Any]:
+    parameters = getattr(class_of(kind), "__parameters__", ())
+    return dict(zip(parameters, get_args(kind), strict=False))
+
+
+def _bindings(kind: Any) -> dict[Any, dict[Any, Any]]:
+    """What each class among the parents of `Box[int]` calls its type variables."""
+    owner, own = class_of(kind), _own_binding(kind)
+    found = {owner: own}
+    for base in owner.__dict__.get("__orig_bases__", getattr(owner, "__bases__", ())):
+        if class_of(base) not in (Generic, Protocol, object):
+            found |= _bindings(_substituted(base, own))
+    return found
+
+
+def _substituted_all(hints: dict[str, Any], binding: dict[Any, Any]) -> dict[str, Any]:
+    return {name: _substituted(hint, binding) for name, hint in hints.items()}
+
+
+def _substituted(hint: Any, binding: dict[Any, Any]) -> Any:
+    """A type with its type variables replaced."""
+    if isinstance(hint, TypeVar):
+        return binding.get(hint, hint)
+    parameters = getattr(hint, "__parameters__", ())
+    if not binding or not parameters or isinstance(hint, type):
+        return hint
+    return hint[tuple(binding.get(parameter, parameter) for parameter in parameters)]
+
+
+def _hints(owner: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(owner, include_extras=True)
+    except NameError as error:
+        raise InvalidConstraintError(
+            f"{owner.__name__}: {error}; a type written as text stands at its module's top level"
+        ) from None
+    except TypeError as error:
+        raise InvalidConstraintError(f"{owner.__name__}: {error}") from None
