@@ -12,13 +12,12 @@ import dataclasses
 import enum
 import ipaddress
 import json
-import pathlib
 import pickle
 import uuid
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from typing import Annotated, Any, Generic, Literal, NewType, Optional, TypeVar, Union
+from typing import Annotated, Any, Generic, Literal, NewType, TypeVar
 
 import numpy as np
 import pydantic
@@ -127,7 +126,7 @@ def _doubled(value: int) -> int:
     return 2 * value
 
 
-UTC = timezone.utc  # noqa: UP017
+UTC = timezone.utc
 MOMENT = datetime(2024, 2, 29, 23, 59, 59, 123)
 # a type, and values of it that TypeAdapter writes
 CASES: list[tuple[Any, list[Any]]] = [
@@ -137,26 +136,44 @@ CASES: list[tuple[Any, list[Any]]] = [
     (UserId, [7]),
     (date, [date(2024, 2, 29), date(1, 1, 1), date(9999, 12, 31)]),
     (time, [time(10), time(10, 0, 1, 5), time(23, 59, 59, tzinfo=UTC)]),
-    (datetime, [MOMENT, MOMENT.replace(tzinfo=UTC),
-                MOMENT.replace(tzinfo=timezone(timedelta(hours=5, minutes=30)))]),
+    (
+        datetime,
+        [
+            MOMENT,
+            MOMENT.replace(tzinfo=UTC),
+            MOMENT.replace(tzinfo=timezone(timedelta(hours=5, minutes=30))),
+        ],
+    ),
     (timedelta, [timedelta(), timedelta(days=400, microseconds=3), timedelta(seconds=-1)]),
     (Decimal, [Decimal("1.50"), Decimal("1E+999"), Decimal("0E-10"), Decimal(-7)]),
     (uuid.UUID, [uuid.UUID(int=5)]),
     (ipaddress.IPv4Address, [ipaddress.ip_address("10.0.0.255")]),
-    (ipaddress.IPv6Address, [ipaddress.ip_address(a) for a in ("::1", "2001:db8::", "1:2:3:4:5:6:7:8")]),
+    (
+        ipaddress.IPv6Address,
+        [ipaddress.ip_address(a) for a in ("::1", "2001:db8::", "1:2:3:4:5:6:7:8")],
+    ),
     (ipaddress.IPv4Interface, [ipaddress.ip_interface("10.1.2.3/8")]),
     (ipaddress.IPv6Interface, [ipaddress.ip_interface("fe80::1/64")]),
-    (ipaddress.IPv4Network, [ipaddress.ip_network(a) for a in ("10.0.0.0/8", "1.2.3.4/32", "0.0.0.0/0", "192.168.4.0/22")]),
-    (ipaddress.IPv6Network, [ipaddress.ip_network(a) for a in ("2001:db8::/32", "::/0", "fe80::/64")]),
+    (
+        ipaddress.IPv4Network,
+        [
+            ipaddress.ip_network(a)
+            for a in ("10.0.0.0/8", "1.2.3.4/32", "0.0.0.0/0", "192.168.4.0/22")
+        ],
+    ),
+    (
+        ipaddress.IPv6Network,
+        [ipaddress.ip_network(a) for a in ("2001:db8::/32", "::/0", "fe80::/64")],
+    ),
     (Color, list(Color)),
     (Size, list(Size)),
     (Literal["a", 1, None], ["a", 1, None]),
     (Literal["1", 1, True], ["1", 1, True]),
-    (Optional[date], [None, date(2023, 3, 1)]),
-    (Union[int, str], [1, "1"]),
-    (Union[float, int], [1, 1.5]),
-    (Union[Color, str], ["x"]),
-    (Union[date, None, list[date]], [[date(2023, 3, 1)]]),
+    (date | None, [None, date(2023, 3, 1)]),
+    (int | str, [1, "1"]),
+    (float | int, [1, 1.5]),
+    (Color | str, ["x"]),
+    (date | None | list[date], [[date(2023, 3, 1)]]),
     (list[date], [[date(2023, 3, 1)]]),
     (set[int], [{1, 2}]),
     (frozenset[Color], [frozenset(Color)]),
@@ -180,16 +197,24 @@ CASES: list[tuple[Any, list[Any]]] = [
     (dict[Annotated[str, Field(pattern="^[a-c]$")], int], [{"a": 1}]),
     (Annotated[int, Field(ge=1, le=5)], [1, 5]),
     (Annotated[float, Field(gt=0, le=1)], [0.25]),
-    (Annotated[Optional[int], Field(ge=1)], [None, 3]),
+    (Annotated[int | None, Field(ge=1)], [None, 3]),
     (list[Annotated[str, Field(min_length=1, max_length=3)]], [["abc"]]),
     (Annotated[list[int], Field(min_length=1, max_length=2)], [[1]]),
     (Annotated[dict[str, bool], Field(min_length=1)], [{"a": True}]),
     (Annotated[set[Literal[1, 2, 3]], Field(min_length=2)], [{1, 3}]),
     (Annotated[Decimal, Field(ge=0)], [Decimal("12.50"), Decimal(0)]),
-    (Annotated[Decimal, Field(gt=0, max_digits=5, decimal_places=2)], [Decimal("0.01"), Decimal("999.99")]),
+    (
+        Annotated[Decimal, Field(gt=0, max_digits=5, decimal_places=2)],
+        [Decimal("0.01"), Decimal("999.99")],
+    ),
     (Annotated[Decimal, Field(max_digits=4)], [Decimal("-12.34"), Decimal(9999)]),
     (Annotated[int, AfterValidator(_doubled)], []),
-    (Annotated[str, pydantic.StringConstraints(strip_whitespace=True, min_length=2, max_length=3)], ["ab"]),
+    (
+        Annotated[
+            str, pydantic.StringConstraints(strip_whitespace=True, min_length=2, max_length=3)
+        ],
+        ["ab"],
+    ),
     (Annotated[str, pydantic.StringConstraints(to_lower=True, pattern="^[A-Z]+$")], []),
     (pydantic.UUID4, [uuid.UUID("12345678-1234-4234-9234-123456789012")]),
     (pydantic.NaiveDatetime, [MOMENT]),
@@ -198,8 +223,21 @@ CASES: list[tuple[Any, list[Any]]] = [
     (pydantic.IPvAnyAddress, [ipaddress.ip_address("::1")]),
     (pydantic.IPvAnyNetwork, [ipaddress.ip_network("10.0.0.0/8")]),
     (pydantic.IPvAnyInterface, [ipaddress.ip_interface("10.1.2.3/8")]),
-    (pydantic.HttpUrl, [pydantic.HttpUrl("https://user:pw@example.org:8080/a/b?c=d&e#f"), pydantic.HttpUrl("http://127.0.0.1:8000/")]),
-    (pydantic.AnyUrl, [pydantic.AnyUrl("ftp://example.org/x"), pydantic.AnyUrl("mailto:ada@example.org"), pydantic.AnyUrl("file:///tmp/x")]),
+    (
+        pydantic.HttpUrl,
+        [
+            pydantic.HttpUrl("https://user:pw@example.org:8080/a/b?c=d&e#f"),
+            pydantic.HttpUrl("http://127.0.0.1:8000/"),
+        ],
+    ),
+    (
+        pydantic.AnyUrl,
+        [
+            pydantic.AnyUrl("ftp://example.org/x"),
+            pydantic.AnyUrl("mailto:ada@example.org"),
+            pydantic.AnyUrl("file:///tmp/x"),
+        ],
+    ),
     (pydantic.WebsocketUrl, []),
     (pydantic.FileUrl, []),
     (pydantic.PostgresDsn, [pydantic.PostgresDsn("postgresql://u:p@h1:1,h2:2/db?x=1")]),
@@ -213,9 +251,9 @@ CASES: list[tuple[Any, list[Any]]] = [
     (Plot, [{"text": "t"}]),
     (list[Plot], [[{"text": "t", "score": 0.5}]]),
     (Cat, [Cat(kind="cat", lives=9)]),
-    (Union[Cat, Dog], [Dog(kind="dog", name="Rex")]),
-    (Annotated[Union[Cat, Dog], Field(discriminator="kind")], [Cat(kind="cat", lives=1)]),
-    (Union[Cat, Movie, None], [{"title": "M"}, None]),
+    (Cat | Dog, [Dog(kind="dog", name="Rex")]),
+    (Annotated[Cat | Dog, Field(discriminator="kind")], [Cat(kind="cat", lives=1)]),
+    (Cat | Movie | None, [{"title": "M"}, None]),
     (Node, [Node(name=Color.RED, next=Node(name=Color.BLUE))]),
     (dict[str, list[Node]], [{"a": [Node(name=Color.RED)]}]),
     (Order, [Order(orderId=1, total=Decimal("1.50"), placed=date(2024, 2, 29), tags={"a"})]),
@@ -223,7 +261,7 @@ CASES: list[tuple[Any, list[Any]]] = [
     (Stripped, [Stripped(name="abc")]),
     (Numbers, [Numbers([1, 2])]),
     (Wrapped[date], [Wrapped[date](inner=date(2024, 2, 29))]),
-]  # fmt: skip
+]
 IDS = [str(getattr(kind, "__name__", kind))[:12] + f"-{i}" for i, (kind, _) in enumerate(CASES)]
 each_type = pytest.mark.parametrize(("kind", "values"), CASES, ids=IDS)
 
