@@ -110,15 +110,23 @@ def _say(s: State, nodes: Any) -> tuple[int, ...]:
 
 
 def _list(args: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]]:
-    found = [describe_prefix(path) for path in sorted(folder().glob("*" + _SUFFIX))]
-    if not found:
+    paths = sorted(folder().glob("*" + _SUFFIX))
+    if not paths:
         return [f"no saved prefixes in {folder()}"], []
-    width = max(len(each.path.stem) for each in found)
-    lines = [
-        f"{each.path.stem:<{width}}  {each.num_tokens:>8,} tokens  {bytes_text(each.num_bytes):>9}"
-        for each in found
-    ]
-    return lines, [_data(each) for each in found]
+    width = max(len(path.stem) for path in paths)
+    rows = [_listed(path, width) for path in paths]
+    return [line for line, _ in rows], [data for _, data in rows]
+
+
+def _listed(path: Path, width: int) -> tuple[str, dict[str, Any]]:
+    """A prefix in the list; one that cannot be read is named with the reason."""
+    try:
+        found = describe_prefix(path)
+    except (ParameterError, OSError) as error:
+        data = {"name": path.stem, "path": str(path), "error": str(error)}
+        return f"{path.stem:<{width}}  cannot be read: {error}", data
+    size = bytes_text(found.num_bytes)
+    return f"{path.stem:<{width}}  {found.num_tokens:>8,} tokens  {size:>9}", _data(found)
 
 
 def _data(found: Any) -> dict[str, Any]:

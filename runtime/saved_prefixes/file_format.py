@@ -1,9 +1,9 @@
 """Prebuilt prefixes: computed once, pinned, saved to disk, and loaded at the next start.
 
-A file holds records, each a node's tokens and its keys and values, parents before children, each
-with its own checksum. It is written beside its place and renamed, so a crash leaves the old file
-or the new one; and should a file be cut short or damaged after all, what comes before the damage
-is still a valid set of prefixes, and is loaded.
+A file holds records, each a node's tokens and its keys and values, parents before children. A
+record's head has a checksum and so has what it holds. The file is written under another name and
+renamed, so a crash leaves the old file or the new one; and should a file be cut short or damaged
+after all, what comes before the damage is still a valid set of prefixes, and is loaded.
 
 A fingerprint at the head says what the numbers depend on. Keys and values of other weights, other
 rotary settings or another tokenizer are never loaded.
@@ -11,10 +11,13 @@ rotary settings or another tokenizer are never loaded.
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import json
 import os
 import struct
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -30,9 +33,13 @@ from radixlang.runtime.cache.kv_cache import KVCache
 from radixlang.runtime.cache.page_pool import PoolFull
 from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, RadixTree, Tokens
 
-MAGIC = b"radixlang prefixes 1\n"
+MAGIC = b"radixlang prefixes 2\n"
 HEADER = struct.Struct("<II")  # length of the JSON head, its checksum
-RECORD = struct.Struct("<iIII")  # parent record (-1: root), tokens, payload bytes, checksum
+RECORD = struct.Struct("<iII")  # parent record (-1: root), tokens, payload bytes
+CHECKSUMS = struct.Struct("<II")  # of the record's head, and of its tokens and payload after it
+ABANDONED_AFTER_S = 3600.0
+_PART = ".part"
+_ADVICE = "build the prefixes again and save them over it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,7 @@ class Fingerprint:
     weights: str  # hash of the weights
     tokenizer: str  # hash of the tokenizer
     rotary: str  # rotary settings, in any stable spelling
+    arithmetic: str  # hash of all other settings that enter the numbers: norms, windows, scales
     kv_dtype: str
     num_layers: int
     num_kv_heads: int
@@ -76,7 +84,8 @@ def save_prefixes(
     order = _parents_first(tree, nodes)
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=target.name, suffix=".part", dir=target.parent)
+    _drop_abandoned(target)
+    handle, name = tempfile.mkstemp(prefix=target.name, suffix=_PART, dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             _write(file, order, cache, fingerprint)
@@ -101,7 +110,7 @@ def load_prefixes(
         ParameterError: no file of this kind, or made under another fingerprint.
     """
     with Path(path).open("rb") as file:
-        saved = _read_head(file, path)
+        saved = read_head(file, path)
         _compare(saved, fingerprint, path)
         ends: list[RadixNode] = []
         parents: set[int] = set()
@@ -121,6 +130,14 @@ def load_prefixes(
 # ---- writing
 
 
+def _drop_abandoned(target: Path) -> None:
+    """Remove what a process that was killed had begun; what is younger may be another's work."""
+    for part in target.parent.glob(f"{glob.escape(target.name)}*{_PART}"):
+        with contextlib.suppress(OSError):
+            if time.time() - part.stat().st_mtime > ABANDONED_AFTER_S:
+                part.unlink()
+
+
 def _parents_first(tree: RadixTree, nodes: Sequence[RadixNode]) -> list[RadixNode]:
     """Exact nodes of all paths, each once, parents before children."""
     order: dict[RadixNode, None] = {}
@@ -135,16 +152,16 @@ def _parents_first(tree: RadixTree, nodes: Sequence[RadixNode]) -> list[RadixNod
 def _write(
     file: BinaryIO, order: Sequence[RadixNode], cache: KVCache, fingerprint: Fingerprint
 ) -> None:
-    head = {"fingerprint": asdict(fingerprint), "num_records": len(order)}
-    text = json.dumps(head).encode()
+    about = {"fingerprint": asdict(fingerprint), "num_records": len(order)}
+    text = json.dumps(about).encode()
     file.write(MAGIC + HEADER.pack(len(text), zlib.crc32(text)) + text)
     numbers = {node: i for i, node in enumerate(order)}
     for node in order:
         assert node.parent is not None  # roots are on no path
         payload = _as_bytes(cache.read(node.slots))
         parent = numbers.get(node.parent, -1)
-        checksum = zlib.crc32(payload, zlib.crc32(node.edge))
-        file.write(RECORD.pack(parent, node.length, len(payload), checksum))
+        head = RECORD.pack(parent, node.length, len(payload))
+        file.write(head + CHECKSUMS.pack(zlib.crc32(head), _checksum(head, node.edge, payload)))
         file.write(node.edge)
         file.write(payload)
 
@@ -157,17 +174,39 @@ def _as_bytes(data: Tensor) -> bytes:
 # ---- reading
 
 
-def _read_head(file: BinaryIO, path: str | os.PathLike[str]) -> dict[str, object]:
-    advice = "build the prefixes again and save them over it"
+def read_head(file: BinaryIO, path: str | os.PathLike[str]) -> dict[str, object]:
+    """What stands before the first record: the fingerprint and the number of records.
+
+    Raises:
+        ParameterError: no file of this kind, or one whose head is damaged.
+    """
     if file.read(len(MAGIC)) != MAGIC:
-        raise ParameterError(f"{path} is no file of saved prefixes; {advice}")
+        raise ParameterError(f"{path} is no file of saved prefixes of this version; {_ADVICE}")
     head = file.read(HEADER.size)
     length, checksum = HEADER.unpack(head) if len(head) == HEADER.size else (0, 1)
-    text = file.read(length)
+    text = file.read(min(length, os.fstat(file.fileno()).st_size))
     if zlib.crc32(text) != checksum:
-        raise ParameterError(f"the head of {path} is damaged; {advice}")
+        raise ParameterError(f"the head of {path} is damaged; {_ADVICE}")
     found: dict[str, object] = json.loads(text)
     return found
+
+
+def read_record_head(file: BinaryIO) -> tuple[int, int, int, int] | None:
+    """Parent, tokens, payload bytes and the contents' checksum; None at the end or at damage."""
+    head, sums = file.read(RECORD.size), file.read(CHECKSUMS.size)
+    if len(sums) < CHECKSUMS.size:
+        return None
+    of_head, of_rest = CHECKSUMS.unpack(sums)
+    if zlib.crc32(head) != of_head:
+        return None
+    return *RECORD.unpack(head), of_rest
+
+
+def _checksum(*parts: bytes) -> int:
+    total = 0
+    for part in parts:
+        total = zlib.crc32(part, total)
+    return total
 
 
 def _compare(
@@ -191,12 +230,13 @@ def _records(file: BinaryIO, cache: KVCache) -> Iterator[tuple[int, Tokens, Tens
     """Intact records in order; ends at the first that is cut short or damaged."""
     shape = (len(cache), 2, -1, cache.num_kv_heads, cache.head_dim)
     number = 0
-    while len(head := file.read(RECORD.size)) == RECORD.size:
-        parent, num_tokens, num_bytes, checksum = RECORD.unpack(head)
+    while (found := read_record_head(file)) is not None:
+        parent, num_tokens, num_bytes, checksum = found
         if not -1 <= parent < number or num_bytes != num_tokens * cache.bytes_per_token:
             return
         edge, payload = file.read(4 * num_tokens), file.read(num_bytes)
-        if zlib.crc32(payload, zlib.crc32(edge)) != checksum or not edge:
+        head = RECORD.pack(parent, num_tokens, num_bytes)
+        if _checksum(head, edge, payload) != checksum or not edge:
             return
         data = torch.frombuffer(bytearray(payload), dtype=cache.dtype).view(shape)
         yield parent, np.frombuffer(edge, np.int32), data

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from radixlang.runtime.cache.radix_tree import Namespace
+from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.model import LoadedModel
 from radixlang.runtime.process.openmp import leaves_no_team
 from radixlang.runtime.saved_prefixes.file_format import Fingerprint
@@ -30,12 +31,23 @@ def fingerprint_of(loaded: LoadedModel, namespace: Namespace) -> Fingerprint:
         weights=_weights_hash(loaded.model),
         tokenizer=_tokenizer_hash(loaded.tokenizer),
         rotary=_short_hash(repr([asdict(rope) for rope in config.ropes]).encode()),
+        arithmetic=_short_hash(repr(sorted(_arithmetic(config).items())).encode()),
         kv_dtype=config.kv_dtype,
         num_layers=config.num_layers,
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
         namespace=namespace,
     )
+
+
+# Settings that no key or value depends on, or that have a field of their own.
+_APART = {"name", "context_length", "bos_token_id", "eos_token_ids", "ropes", "kv_dtype",
+          "logit_soft_cap", "tie_embeddings"}  # fmt: skip
+
+
+def _arithmetic(config: ModelConfig) -> dict[str, Any]:
+    """The settings that enter keys and values, whichever they are: a new one counts unless told."""
+    return {name: value for name, value in asdict(config).items() if name not in _APART}
 
 
 def _weights_hash(model: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +16,10 @@ from radixlang.runtime.cache.radix_tree import Namespace
 from radixlang.runtime.requests.prefill_request import prefill
 from radixlang.runtime.runtime import Runtime
 from radixlang.runtime.saved_prefixes.file_format import (
-    HEADER,
-    MAGIC,
-    RECORD,
     Loaded,
     load_prefixes,
+    read_head,
+    read_record_head,
     save_prefixes,
 )
 from radixlang.runtime.saved_prefixes.fingerprint import fingerprint_of
@@ -96,16 +94,24 @@ def describe(path: str | os.PathLike[str]) -> SavedPrefix:
     """Tokens and fingerprint of a file, without its keys and values.
 
     Raises:
-        ParameterError: it is no file of saved prefixes.
+        ParameterError: it is no file of saved prefixes, or a head in it is damaged.
     """
     with Path(path).open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            raise ParameterError(f"{path} is no file of saved prefixes")
-        length, _ = HEADER.unpack(file.read(HEADER.size))
-        head = json.loads(file.read(length))
-        num_tokens = 0
-        while len(record := file.read(RECORD.size)) == RECORD.size:
-            _, count, num_bytes, _ = RECORD.unpack(record)
+        about = read_head(file, path)
+        num_tokens = num_records = 0
+        end = file.tell()
+        while (record := read_record_head(file)) is not None:
+            _, count, num_bytes, _ = record
             num_tokens += count
-            file.seek(4 * count + num_bytes, os.SEEK_CUR)
-    return SavedPrefix(Path(path), num_tokens, Path(path).stat().st_size, head["fingerprint"])
+            num_records += 1
+            end = file.seek(4 * count + num_bytes, os.SEEK_CUR)
+        size = os.fstat(file.fileno()).st_size
+    if num_records != about["num_records"] or end != size:
+        raise ParameterError(
+            f"{path} is damaged after {num_tokens:,} tokens: {num_records} of "
+            f"{about['num_records']} records, {size:,} of {end:,} bytes. Loading gives what comes "
+            "before the damage; build it again to have the rest"
+        )
+    fingerprint = about["fingerprint"]
+    assert isinstance(fingerprint, dict)  # written by save_prefixes, under a checksum
+    return SavedPrefix(Path(path), num_tokens, size, fingerprint)

@@ -7,9 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from radixlang.cli.main import FAILED, NO_MODEL, USAGE, main
+from radixlang.runtime.cache.kv_cache import KVCache
+from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.radix_tree import Namespace, RadixTree
+from radixlang.runtime.saved_prefixes.file_format import Fingerprint, save_prefixes
 
 pytestmark = pytest.mark.model
 PROGRAM = """
@@ -56,6 +62,28 @@ def test_a_saved_prefix_is_found_by_the_next_start(program: str, data: Callable[
     assert warm["savings"]["num_cached_tokens"] >= saved["num_tokens"] - 2  # the cut may move
     assert data("prefix", "drop", "capitals") == ["capitals"]
     assert data("prefix", "list") == []
+
+
+def test_a_damaged_prefix_is_named_in_the_list_and_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: Callable[..., Any]
+) -> None:
+    monkeypatch.setenv("RADIXLANG_HOME", str(tmp_path))
+    folder = tmp_path / "prefixes"
+    folder.mkdir()
+    fingerprint = Fingerprint("w", "t", "r", "a", "float32", 1, 1, 4, Namespace(""))
+    tree, cache = RadixTree(PagePool(8, 1)), KVCache(8, 1, 1, 4)
+    node = tree.insert(
+        tree.root(Namespace("")), np.array([1, 2], np.int32), tree.pool.alloc(2)
+    ).node
+    cache.write(node.slots, torch.zeros(1, 2, 2, 1, 4))
+    save_prefixes(folder / "good.prefix", tree, cache, [node], fingerprint)
+    whole = (folder / "good.prefix").read_bytes()
+    (folder / "cut.prefix").write_bytes(whole[:-3])
+    (folder / "other.prefix").write_text("something else")
+    listed = {each["name"]: each for each in data("prefix", "list")}
+    assert listed["good"]["num_tokens"] == 2
+    assert "damaged after" in listed["cut"]["error"]
+    assert "no file of saved prefixes" in listed["other"]["error"]
 
 
 def test_prefixes_that_are_not_there_are_named(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,14 +16,17 @@ from radixlang.runtime.cache.page_pool import PagePool
 from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, RadixTree
 from radixlang.runtime.diagnostics.invariants import audit
 from radixlang.runtime.saved_prefixes.file_format import (
+    MAGIC,
     RECORD,
     Fingerprint,
     load_prefixes,
     save_prefixes,
 )
+from radixlang.runtime.saved_prefixes.fingerprint import fingerprint_of
+from radixlang.runtime.saved_prefixes.store import describe
 
 SPACE = Namespace("tenant", weights_version=3)
-PRINT = Fingerprint("weights", "tokenizer", "rotary", "float32", 2, 3, 4, SPACE)
+PRINT = Fingerprint("weights", "tokenizer", "rotary", "eps 1e-5", "float32", 2, 3, 4, SPACE)
 PROMPTS = ([1, 2, 3, 4, 5, 6], [1, 2, 3, 7, 8], [1, 2, 3, 7, 9], [5, 5])
 
 
@@ -91,11 +95,12 @@ def test_what_is_cached_already_is_kept(path: Path) -> None:
         replace(PRINT, weights="others"),
         replace(PRINT, tokenizer="another"),
         replace(PRINT, rotary="theta 1e6"),
+        replace(PRINT, arithmetic="eps 1e-6"),
         replace(PRINT, kv_dtype="bfloat16"),
         replace(PRINT, num_layers=3),
         replace(PRINT, namespace=Namespace("tenant", weights_version=4)),
     ],
-    ids=["weights", "tokenizer", "rotary", "kv_dtype", "num_layers", "namespace"],
+    ids=["weights", "tokenizer", "rotary", "arithmetic", "kv_dtype", "num_layers", "namespace"],
 )
 def test_another_fingerprint_is_refused_with_what_differs(path: Path, other: Fingerprint) -> None:
     save(path)
@@ -136,6 +141,59 @@ def test_damage_in_a_record_ends_the_loading_before_it(path: Path) -> None:
     loaded = load_prefixes(path, store.tree, store.cache, PRINT)
     assert 0 < loaded.num_tokens < num_tokens
     assert not loaded.is_complete
+
+
+@pytest.mark.parametrize("bit", [0, 5])
+def test_a_flipped_bit_anywhere_gives_no_wrong_token(path: Path, bit: int) -> None:
+    saved, num_tokens = save(path)
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << bit
+        path.write_bytes(damaged)
+        store = Store()
+        try:
+            loaded = load_prefixes(path, store.tree, store.cache, PRINT)
+        except ParameterError:
+            assert store.tree.num_cached_tokens == 0
+            continue
+        assert not loaded.is_complete
+        assert loaded.num_tokens < num_tokens
+        for node in loaded.nodes:
+            tokens = store.tree.tokens(node).tolist()
+            assert any(tokens == prompt[: len(tokens)] for prompt in PROMPTS)
+            assert torch.equal(store.numbers(tokens), saved.numbers(tokens))
+
+
+def test_a_description_is_right_or_a_clear_error_whatever_bit_of_a_head_is_flipped(
+    path: Path,
+) -> None:
+    _, num_tokens = save(path)
+    whole = path.read_bytes()
+    assert describe(path).num_tokens == num_tokens
+    for size in (0, 5, len(MAGIC) + 3, len(whole) // 2, len(whole) - 1, len(whole) + 1):
+        path.write_bytes(whole[:size].ljust(size, b"?"))
+        with pytest.raises(ParameterError, match="again"):
+            describe(path)
+    for at in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 4
+        path.write_bytes(damaged)
+        try:
+            assert describe(path).num_tokens == num_tokens  # damage to numbers is loading's to find
+        except ParameterError as error:
+            assert "again" in str(error)  # noqa: PT017
+
+
+def test_what_a_killed_process_had_begun_is_removed_once_it_is_old(path: Path) -> None:
+    path.parent.mkdir()
+    old, young = (path.with_name(f"{path.name}{name}.part") for name in ("old", "young"))
+    for part in (old, young):
+        part.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    save(path)
+    assert not old.exists()
+    assert young.exists()
 
 
 def test_a_crash_while_writing_leaves_the_old_file(
@@ -180,3 +238,26 @@ def test_nodes_of_another_namespace_are_refused(path: Path) -> None:
     with pytest.raises(ParameterError, match="is not of"):
         save_prefixes(path, store.tree, store.cache, [node], PRINT)
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("norm_eps", 1e-3), ("windows", (7, 7)), ("attention_scale", 0.5), ("activation", "gelu_tanh"),
+     ("embed_scale", 2.0), ("attention_soft_cap", 30.0), ("norm_offset", 1.0)],
+)  # fmt: skip
+def test_the_same_weights_under_other_arithmetic_have_another_fingerprint(
+    tiny_model: Any, field: str, value: object
+) -> None:
+    space = Namespace("")
+    mine = fingerprint_of(tiny_model, space)
+    other = replace(tiny_model, config=replace(tiny_model.config, **{field: value}))
+    theirs = fingerprint_of(other, space)
+    assert theirs.arithmetic != mine.arithmetic
+    assert replace(theirs, arithmetic=mine.arithmetic) == mine
+
+
+def test_a_name_or_a_longer_context_keeps_the_fingerprint(tiny_model: Any) -> None:
+    config = replace(tiny_model.config, name="renamed", context_length=17, eos_token_ids=(3,))
+    space = Namespace("")
+    renamed = fingerprint_of(replace(tiny_model, config=config), space)
+    assert renamed == fingerprint_of(tiny_model, space)
