@@ -7,15 +7,22 @@ The language knows these types and nothing else of a runtime. The engine in
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from threading import RLock
-from typing import Any, Literal, NoReturn, Protocol, runtime_checkable
+from typing import Any, Literal, NoReturn, Protocol, TypeVar, runtime_checkable
 
 from radixlang.errors import CancelledError, ParameterError, refuse_pickling
 from radixlang.sampling_params import SamplingParams
+from radixlang.user_code import user_threads
+
+T = TypeVar("T")
+log = logging.getLogger("radixlang")
 
 FinishReason = Literal["eos", "stop", "length", "constraint"]
 
@@ -111,7 +118,31 @@ class Delta:
     num_forced: int = 0
 
 
-class Generation(Future[Completion]):
+class Reply(Future[T]):
+    """A future that a backend ends from its own thread, on which no user code may run."""
+
+    def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
+        """Call fn(self) at the end, on a thread of its own: it may take its time, and may run
+        a program."""
+        self.when_done(lambda: user_threads.submit(partial(fn, self)))
+
+    def when_done(self, callback: Callable[[], object]) -> None:
+        """Call back at the end from the backend's thread, or at once: for what is quick and never
+        waits, such as a post to a mailbox."""
+        super().add_done_callback(lambda _: _guarded(callback))
+
+
+def _guarded(callback: Callable[[], object]) -> None:
+    """Call what must not end a backend's thread, nor keep others from being called."""
+    try:
+        callback()
+    except BaseException:
+        if threading.current_thread() is threading.main_thread():
+            raise  # no backend's thread: an interrupt, perhaps
+        log.exception("a callback failed")
+
+
+class Generation(Reply[Completion]):
     """A future of a Completion that is also a stream of Deltas.
 
     Backends call `push` and then `set_result` or `set_exception`, from one thread. Iterating
@@ -128,7 +159,7 @@ class Generation(Future[Completion]):
         self._lock = RLock()  # of deltas and readers
         self._deltas: list[Delta] = []
         self._readers: list[Callable[[Delta | None], None]] = []
-        self.add_done_callback(lambda _: self._notify(None))
+        self.when_done(lambda: self._notify(None))
 
     def push(self, delta: Delta) -> None:
         """Publish a delta to all readers, present and future."""
@@ -136,7 +167,7 @@ class Generation(Future[Completion]):
             self._deltas.append(delta)
             readers = tuple(self._readers)
         for reader in readers:
-            reader(delta)
+            _guarded(partial(reader, delta))
 
     def subscribe(self, reader: Callable[[Delta | None], None]) -> None:
         """Call reader(delta) for every delta, past and to come, and reader(None) at the end.
@@ -187,7 +218,7 @@ class Generation(Future[Completion]):
 
     def _notify(self, delta: Delta | None) -> None:
         for reader in tuple(self._readers):
-            reader(delta)
+            _guarded(partial(reader, delta))
 
 
 def check_next_in(next_in: Any) -> int | None:
@@ -214,7 +245,7 @@ class Branch(Protocol):
         """Queue a generation; its tokens are appended to the branch."""
         ...
 
-    def score(self, options: Sequence[str]) -> Future[list[OptionScore]]:
+    def score(self, options: Sequence[str]) -> Reply[list[OptionScore]]:
         """Queue the scoring of options after the prompt so far; the branch itself is unchanged."""
         ...
 
@@ -226,7 +257,7 @@ class Branch(Protocol):
         """
         ...
 
-    def tokens(self) -> Future[tuple[int, ...]]:
+    def tokens(self) -> Reply[tuple[int, ...]]:
         """Queue a reading of the branch's token ids, pending text tokenised."""
         ...
 

@@ -12,12 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from radixlang.errors import (
-    ParameterError,
-    PoolExhaustedError,
-    RuntimeClosedError,
-    refuse_pickling,
-)
+from radixlang.errors import ParameterError, PoolExhaustedError, refuse_pickling
 from radixlang.protocol import Message
 from radixlang.runtime.arguments import check_at_least_1, refuse_unknown
 from radixlang.runtime.cache.page_pool import PagePool
@@ -188,7 +183,7 @@ class Runtime:
     def new_branch(self, *, namespace: str = "") -> EngineBranch:
         """An empty branch. Nothing is shared between namespaces, in memory or in time."""
         if self.core.is_closed:
-            raise RuntimeClosedError("the runtime is closed; make a new one")
+            raise self.core.closed_error()
         return EngineBranch(self, BranchState(Namespace(namespace), next_name(), is_born=True))
 
     def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
@@ -280,12 +275,18 @@ class Runtime:
     def on_event(self, listener: Listener) -> Callable[[], None]:
         """Call `listener(event)` for everything that happens from now on, see `Event`.
 
-        It is called on the engine's thread between two steps: it must be quick, and must not
-        wait for anything of this runtime. Returns a function that ends it.
+        It is called on a thread of its own, in the order of events; it may take its time, and
+        ask this runtime. What it raises is logged. Returns a function that ends it, once it has
+        been told what happened so far.
         """
         events = self.core.memory.events
         self.core.call(lambda: events.listen(listener))
-        return lambda: self.core.call(lambda: events.leave(listener))
+
+        def end() -> None:
+            for courier in self.core.call(lambda: events.leave(listener)):
+                courier.end()
+
+        return end
 
     def stats(self) -> RuntimeStats:
         """Statistics since the last reset, as of the last step. Never blocks."""
@@ -403,3 +404,5 @@ def _stop(core: EngineCore, thread: threading.Thread) -> None:
     core.stop()
     if thread is not threading.current_thread():
         thread.join()
+        for courier in core.memory.events.leave_all():
+            courier.end()

@@ -129,8 +129,8 @@ class Stream:
     """
 
     __slots__ = ("adopted", "base", "base_length", "block", "branch", "domain", "ended",
-                 "error", "failure", "join_at", "outstanding", "piece_ends", "pieces", "pos",
-                 "queued", "roles", "waiting", "was_stopped", "watchers")  # fmt: skip
+                 "error", "failure", "formatted", "join_at", "outstanding", "piece_ends", "pieces",
+                 "pos", "queued", "roles", "waiting", "was_stopped", "watchers")  # fmt: skip
 
     def __init__(self, block: Block, branch: Branch | None, base: Stream | None = None) -> None:
         self.block = block
@@ -152,6 +152,7 @@ class Stream:
         self.failure: ProgramError | None = None
         self.was_stopped = False
         self.watchers: list[Stream] | None = None
+        self.formatted: dict[int, list[str] | BaseException] = {}  # by id of a node's parts
 
     @property
     def is_complete(self) -> bool:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from radixlang.errors import JoinError
 from radixlang.execution.branch_run import Cell, Stream
 from radixlang.execution.prompt_parts import branch_of, emit, resolve_parts
-from radixlang.execution.timers import offload
 from radixlang.graph.nodes import Adopt, Call, Fork, Join
+from radixlang.user_code import offload
 
 if TYPE_CHECKING:
     from radixlang.execution.run import Run
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 def handle_fork(run: Run, stream: Stream, node: Fork) -> bool:
     """Branch the tree: one lease a child, nothing copied."""
-    prefix = resolve_parts(run, stream, node.prefix) or []
+    prefix = resolve_parts(run, stream, node.prefix)
+    if prefix is None:
+        return False
     hub = branch_of(stream)
     if prefix:
         hub = hub.fork(1)[0]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ from radixlang.execution.branch_run import Cell, Stream, Turn
 from radixlang.execution.fork_handlers import handle_adopt, handle_call, handle_fork, handle_join
 from radixlang.execution.option_scorers import choose, needs_unconditional, scores_of
 from radixlang.execution.prompt_parts import argument, branch_of, emit, resolve_parts
-from radixlang.execution.timers import offload
 from radixlang.graph.nodes import (
     Adopt,
     Arg,
@@ -31,7 +29,8 @@ from radixlang.graph.nodes import (
     Select,
     Text,
 )
-from radixlang.protocol import Completion, Delta, Generation, Markup, OptionScore
+from radixlang.protocol import Delta, Generation, Markup, OptionScore, Reply
+from radixlang.user_code import is_users_type, offload
 
 if TYPE_CHECKING:
     from radixlang.execution.run import Run
@@ -90,7 +89,7 @@ def handle_gen(run: Run, stream: Stream, node: Gen) -> bool:
     if run.streaming:
         follow(run, cell, generation)
     done = partial(_generated, run, stream, node, cell, generation, granted, clipped)
-    generation.add_done_callback(lambda _: run.post(done))
+    generation.when_done(partial(run.post, done))
     return True
 
 
@@ -115,22 +114,52 @@ def _generated(
     used = 0 if error is not None else len(generation.result().token_ids)
     for waiting in run.budget.settle(granted, used):
         run.ready(waiting)
-    if error is None and not cell.done:
-        completion = generation.result()
-        cell.completion = completion
-        cell.forced = forced_spans(generation)
-        error = _finish_value(node, cell, completion)
-        if clipped and completion.finish_reason == "length":
-            error = BudgetError(
-                f"the generation was cut to the {granted} tokens left of "
-                f"max_total_tokens={run.options.max_total_tokens}"
-            )
     cell.generation = None
+    valued = partial(_valued, run, stream, node, cell, generation)
+    if error is not None or cell.done:
+        valued(None, error)
+        return
+    completion = generation.result()
+    cell.completion = completion
+    cell.forced = forced_spans(generation)
+    if clipped and completion.finish_reason == "length":
+        error = BudgetError(
+            f"the generation was cut to the {granted} tokens left of "
+            f"max_total_tokens={run.options.max_total_tokens}"
+        )
+        valued(None, error)
+        return
+    _read_value(run, node, completion.text, valued)
+
+
+def _read_value(
+    run: Run, node: Gen, text: str, then: Callable[[Any, BaseException | None], None]
+) -> None:
+    """Hand on the value that a generated text means; a user's type is made on a user's thread."""
+    output = node.output
+    if output is None:
+        then(text, None)
+    elif is_users_type(output.kind):
+        parse = partial(output.parse, text)
+        offload(parse, lambda value, error: run.post(partial(then, value, error)))
+    else:
+        try:
+            value = output.parse(text)
+        except Exception as error:
+            then(None, error)
+        else:
+            then(value, None)
+
+
+def _valued(
+    run: Run, stream: Stream, node: Gen, cell: Cell, generation: Generation, value: Any,
+    error: BaseException | None,
+) -> None:  # fmt: skip
     if error is not None:
         cell.failure, cell.partial = error, _partial_text(cell, generation)
         run.fail(stream, node, error)
     elif not cell.done:
-        cell.resolve(cell.value)
+        cell.resolve(value)
     run.ended(stream)
 
 
@@ -139,14 +168,6 @@ def _partial_text(cell: Cell, generation: Generation) -> str:
     if cell.completion is not None:
         return cell.completion.text
     return "".join(delta.text for delta in generation.deltas)
-
-
-def _finish_value(node: Gen, cell: Cell, completion: Completion) -> BaseException | None:
-    try:
-        cell.value = completion.text if node.output is None else node.output.parse(completion.text)
-    except Exception as error:
-        return error
-    return None
 
 
 def forced_spans(generation: Generation) -> tuple[tuple[str, bool], ...]:
@@ -172,16 +193,13 @@ def handle_select(run: Run, stream: Stream, node: Select) -> bool:
         neutral.release()
     left = [len(futures)]
 
-    def done(_: Future[list[OptionScore]]) -> None:
-        run.post(arrived)
-
     def arrived() -> None:
         left[0] -= 1
         if not left[0]:
             _scored(run, stream, node, options, futures)
 
     for future in futures:
-        future.add_done_callback(done)
+        future.when_done(partial(run.post, arrived))
     return False
 
 
@@ -210,7 +228,7 @@ def _option_text(run: Run, stream: Stream, option: Option) -> str | None:
 
 def _scored(
     run: Run, stream: Stream, node: Select, options: list[str],
-    futures: list[Future[list[OptionScore]]],
+    futures: list[Reply[list[OptionScore]]],
 ) -> None:  # fmt: skip
     error = next((found for future in futures if (found := future.exception()) is not None), None)
     if error is not None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from radixlang.errors import ParameterError
 from radixlang.execution.branch_run import Stream
 from radixlang.graph.nodes import Arg, Part, Ref
 from radixlang.protocol import Branch
+from radixlang.user_code import is_users_value, offload
 
 if TYPE_CHECKING:
     from radixlang.execution.run import Run
+
+Pairs = list[str | tuple[Any, str]]  # texts, and values with how they are to be formatted
 
 
 def emit(stream: Stream, text: str) -> None:
@@ -35,13 +39,36 @@ def resolve_parts(run: Run, stream: Stream, parts: tuple[Part, ...]) -> list[str
                 return None
             if cell.error is not None:
                 raise cell.error
-    return [part if isinstance(part, str) else _format(run, part) for part in parts]
+    pairs = [part if isinstance(part, str) else (_value(run, part), part.spec) for part in parts]
+    if any(not isinstance(pair, str) and is_users_value(pair[0]) for pair in pairs):
+        return _by_user(run, stream, parts, pairs)
+    return _formatted(pairs)
 
 
-def _format(run: Run, part: Ref | Arg) -> str:
+def _by_user(run: Run, stream: Stream, parts: tuple[Part, ...], pairs: Pairs) -> list[str] | None:
+    """Texts that a user's `__format__` makes, on a user's thread; None until they are there."""
+    if id(parts) in stream.formatted:
+        found = stream.formatted.pop(id(parts))
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def made(texts: list[str], error: BaseException | None) -> None:
+        stream.formatted[id(parts)] = texts if error is None else error
+        run.post(run.wake_by(stream))
+
+    offload(partial(_formatted, pairs), made)
+    return None
+
+
+def _formatted(pairs: Pairs) -> list[str]:
+    return [pair if isinstance(pair, str) else format(*pair) for pair in pairs]
+
+
+def _value(run: Run, part: Ref | Arg) -> Any:
     if isinstance(part, Arg):
-        return format(argument(run, part.name), part.spec)
-    return format(run.cell(part.block, part.slot).value, part.spec)
+        return argument(run, part.name)
+    return run.cell(part.block, part.slot).value
 
 
 def argument(run: Run, name: str) -> Any:

@@ -1,7 +1,4 @@
-"""Threads that are shared by all runs: one that watches deadlines, a few that run user code.
-
-The engine's thread must never wait for a user's function, and no run holds a thread of its own.
-"""
+"""The thread that watches deadlines, shared by all runs: no run holds a thread of its own."""
 
 from __future__ import annotations
 
@@ -10,8 +7,6 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 _IDLE_S = 2.0  # the deadline thread goes away after this long without anything to watch
 
@@ -67,24 +62,3 @@ class Deadlines:
 
 
 deadlines = Deadlines()
-_pool: ThreadPoolExecutor | None = None
-_pool_lock = threading.Lock()
-
-
-def offload(call: Callable[[], Any], then: Callable[[Any, BaseException | None], None]) -> None:
-    """Run a user's function on a shared pool; `then(value, error)` is called from there."""
-    global _pool
-    with _pool_lock:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="radixlang-user-code")
-        pool = _pool
-
-    def work() -> None:
-        try:
-            value = call()
-        except BaseException as error:
-            then(None, error)
-        else:
-            then(value, None)
-
-    pool.submit(work)

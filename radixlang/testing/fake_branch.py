@@ -16,6 +16,7 @@ from radixlang.protocol import (
     Delta,
     Generation,
     OptionScore,
+    Reply,
     TokenLogprob,
     check_next_in,
 )
@@ -66,9 +67,9 @@ class FakeBranch:
         self._post(partial(self._generate, params, constraint, generation), generation)
         return generation
 
-    def score(self, options: Sequence[str]) -> Future[list[OptionScore]]:
+    def score(self, options: Sequence[str]) -> Reply[list[OptionScore]]:
         """Queue the scoring of options by the script."""
-        future: Future[list[OptionScore]] = Future()
+        future = Reply[list[OptionScore]]()
         self._post(partial(self._score, tuple(options), future), future)
         return future
 
@@ -79,9 +80,9 @@ class FakeBranch:
         self._post(partial(self._fork, children))
         return list[Branch](children)
 
-    def tokens(self) -> Future[tuple[int, ...]]:
+    def tokens(self) -> Reply[tuple[int, ...]]:
         """Queue a reading of the token ids."""
-        future: Future[tuple[int, ...]] = Future()
+        future = Reply[tuple[int, ...]]()
         self._post(partial(self._tokens, future), future)
         return future
 

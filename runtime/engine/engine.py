@@ -5,7 +5,8 @@ commands, admit by the policy, plan, forward, sample under masks, commit tokens 
 publish statistics, resolve futures. With nothing to do it blocks on its queue.
 
 Every future ends. What goes wrong in one request fails that request; what goes wrong in a step
-fails the requests of that step; the engine goes on.
+fails the requests of that step; the engine goes on. Should the thread end all the same, whatever
+is pending and whatever comes later is told why.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
 from functools import partial
 from queue import Empty
@@ -93,6 +95,7 @@ class EngineCore:
         self._outbox: list[Callable[[], None]] = []
         self._deadlines = Deadlines()
         self._thread: threading.Thread | None = None
+        self._after_end = threading.RLock()  # held by calls that come once the thread has ended
         self.publish()
 
     # ---- for other threads
@@ -110,12 +113,22 @@ class EngineCore:
         self._inbox.put(Cancel(state, future))
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """Run a function between two steps and return its value; after the end, run it at once."""
-        if self.is_closed or threading.current_thread() is self._thread:
+        """Run a function between two steps and return its value.
+
+        Once the engine's thread has ended, the function runs on the caller's, one at a time.
+        """
+        if threading.current_thread() is self._thread:
             return function()
-        future: Future[Any] = Future()
-        self._inbox.put(Call(function, future))
-        return future.result()
+        if not self.is_closed:
+            future: Future[Any] = Future()
+            self._inbox.put(Call(function, future))
+            try:
+                return future.result()
+            except FutureCancelled:
+                if not future.cancelled():
+                    raise  # the function's own
+        with self._after_end:
+            return function()
 
     def stop(self) -> None:
         """Ask the thread to end after the current step."""
@@ -126,19 +139,27 @@ class EngineCore:
         """True once the thread has ended."""
         return self._inbox.is_closed
 
+    def closed_error(self) -> RuntimeClosedError:
+        """The error of asking for more once the thread has ended; it says why."""
+        return self._inbox.closed_error()
+
     # ---- the thread
 
     def run(self) -> None:
         """Serve until stopped."""
         self._thread = threading.current_thread()
+        why: BaseException | None = None
         try:
             while self._take_commands():
                 with self.profile.part("other"):
                     if not self.scheduler.is_idle:
                         self._run_step()
                     self._finish_round()
+        except BaseException as error:
+            why = error
+            log.critical("the engine's thread ends", exc_info=True)
         finally:
-            self._close()
+            self._close(why)
 
     def _take_commands(self) -> bool:
         """Handle all that is queued, waiting for something when idle; False when told to stop."""
@@ -161,13 +182,13 @@ class EngineCore:
     def _rest(self) -> None:
         try:
             self.upkeep.at_rest()
-        except Exception:
+        except BaseException:
             log.exception("the upkeep of an idle engine failed")
 
     def _handle_safely(self, command: Command) -> None:
         try:
             self._handle(command)
-        except Exception as error:
+        except BaseException as error:
             log.exception("a command of the engine failed")
             if isinstance(command, (Post, Cancel)):
                 self.fail_branch(command.state, error)
@@ -190,7 +211,7 @@ class EngineCore:
     def _run_call(self, function: Callable[[], Any], future: Future[Any]) -> None:
         try:
             value = function()
-        except Exception as error:
+        except BaseException as error:
             self.later(lambda error=error: future.set_exception(error))  # type: ignore[misc]
         else:
             self.later(lambda: future.set_result(value))
@@ -201,7 +222,7 @@ class EngineCore:
             with often():
                 self._step.run()
             self.upkeep.after_step()
-        except Exception as error:
+        except BaseException as error:
             log.exception("a step of the engine failed")
             self._fail_step(error)
         if self.debug:
@@ -210,11 +231,11 @@ class EngineCore:
     def _audit_step(self) -> None:
         try:
             self.violations += self.watch.after_step()
-        except Exception as error:
+        except BaseException as error:
             log.exception("the audit failed")
             self.violations.append(Violation(0, "audit", f"the audit failed: {error!r}"))
 
-    def _fail_step(self, error: Exception) -> None:
+    def _fail_step(self, error: BaseException) -> None:
         """Fail what was running: their memory is in an unknown state, so all of it is dropped."""
         self.runner.forget_plan()
         for job in {sequence.job for sequence in self.scheduler.running}:
@@ -227,23 +248,41 @@ class EngineCore:
 
     def _finish_round(self) -> None:
         """Publish statistics, then let callers know."""
-        self.publish()
-        self.memory.events.deliver()
-        outbox, self._outbox = self._outbox, []
+        try:
+            self.publish()
+            self.memory.events.deliver()
+        except BaseException:
+            log.exception("the statistics of a round could not be published")
         with self.profile.part("text"):
-            for deliver in outbox:
-                try:
-                    deliver()
-                except Exception:
-                    log.exception("a callback of a generation failed")
+            self._deliver()
 
-    def _close(self) -> None:
-        for state in self.branches.all():
-            self.fail_branch(state, RuntimeClosedError("the runtime was closed"))
-        self._step.close()
-        self._verdicts.close()
-        self._finish_round()
-        self._inbox.close()
+    def _deliver(self) -> None:
+        """Resolve futures and tell readers; what one of them raises concerns no other."""
+        outbox, self._outbox = self._outbox, []
+        for deliver in outbox:
+            try:
+                deliver()
+            except BaseException:
+                log.exception("a callback of a generation failed")
+
+    def _close(self, why: BaseException | None) -> None:
+        """End every future, then refuse whatever comes; each step whatever became of the others."""
+        closed = RuntimeClosedError("the runtime was closed")
+        if why is not None:
+            closed = RuntimeClosedError(f"the runtime ended with {why!r}")
+            closed.__cause__ = why
+        ends: list[Callable[[], None]] = [
+            *(partial(self.fail_branch, state, closed) for state in self.branches.all()),
+            self._step.close,
+            self._verdicts.close,
+            self._finish_round,
+        ]
+        for end in ends:
+            try:
+                end()
+            except BaseException:
+                log.exception("an engine could not end in order")
+        self._inbox.close(why)
 
     # ---- jobs and branches
 
@@ -260,7 +299,7 @@ class EngineCore:
                 operation = at.operations.popleft()
                 try:
                     self._start(at, operation, stack)
-                except Exception as error:
+                except BaseException as error:
                     at.operations.appendleft(operation)
                     self._set_error(at, error)
 
@@ -283,7 +322,7 @@ class EngineCore:
         match operation:
             case Fork(children):
                 for child in children:
-                    child.error, child.is_born = error, True
+                    child.error, child.is_born = child.error or error, True
             case Release():
                 self.branches.release(state)
 
@@ -354,8 +393,7 @@ class EngineCore:
             if isinstance(job, GenerateJob) and not job.is_followed:
                 job.tell(self.later)  # what was kept back
             self._fail_future(job.future, error)
-        self.branches.let_go(state)
-        state.error = state.error or error
+        self.branches.fail(state, error)
         # An unborn branch fails at once too: its operations are answered, the fork finds them gone.
         state.is_born = True
 

@@ -46,6 +46,7 @@ class Inbox:
     def __init__(self) -> None:
         self._queue: SimpleQueue[Command | None] = SimpleQueue()
         self.is_closed = False
+        self._why = "the runtime is closed; make a new one"
 
     def put(self, command: Command) -> None:
         """Queue a command; after `close` it is answered with RuntimeClosedError at once."""
@@ -61,10 +62,19 @@ class Inbox:
         """The next command, None for the stop. Raises queue.Empty where there is none."""
         return self._queue.get(block, timeout_s)
 
-    def close(self) -> None:
-        """Answer what is queued, and whatever comes later, with RuntimeClosedError."""
+    def close(self, why: BaseException | None = None) -> None:
+        """Answer what is queued, and whatever comes later, with RuntimeClosedError.
+
+        `why` is what ended the engine, where it was not asked to end.
+        """
+        if why is not None:
+            self._why = f"the runtime is closed: its engine ended with {why!r}; make a new one"
         self.is_closed = True
         self._refuse_all()
+
+    def closed_error(self) -> RuntimeClosedError:
+        """The error of asking a runtime that is closed; it says why."""
+        return RuntimeClosedError(self._why)
 
     def _refuse_all(self) -> None:
         while True:
@@ -72,7 +82,7 @@ class Inbox:
                 command = self._queue.get(block=False)
             except Empty:
                 return
-            error = RuntimeClosedError("the runtime is closed; make a new one")
+            error = self.closed_error()
             for future in _answerable(command, error):
                 if not future.done():
                     future.set_exception(error)
@@ -84,5 +94,5 @@ def _answerable(command: Command | None, error: BaseException) -> list[Future[An
             state.error = state.error or error
             return futures_of(operation)
         case Call(_, future):
-            return [future]
+            future.cancel()  # its caller runs the function, see EngineCore.call
     return []

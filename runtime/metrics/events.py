@@ -1,18 +1,23 @@
 """What happens to requests and to the cache, as it happens: a stream of small typed events.
 
-While nobody listens an event costs one truth test. Listeners are called on the engine's thread
-between two steps, so they must be quick and must not block.
+While nobody listens an event costs one truth test. Each listener is called on a thread of its own,
+in the order of events: a slow one, or one that waits for the runtime, delays no step.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Literal
 
 Kind = Literal["admit", "finish", "fail", "retract", "insert", "evict", "quantize", "compact"]
+MAX_PENDING = 100_000  # events that wait for one listener; those beyond are dropped, and logged
+LAST_S = 1.0  # how long the end of a listener waits for it to take what has happened
+
 log = logging.getLogger("radixlang.runtime")
 
 
@@ -43,18 +48,62 @@ class Event:
 Listener = Callable[[Event], None]
 
 
+class _Courier:
+    """Calls one listener on a thread of its own; the thread ends with `end`."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self._queue: SimpleQueue[Event | threading.Event | None] = SimpleQueue()
+        self._is_behind = False
+        self._thread = threading.Thread(target=self._run, name="radixlang-events", daemon=True)
+        self._thread.start()
+
+    def put(self, event: Event) -> None:
+        """Queue an event for the listener; never blocks."""
+        if self._queue.qsize() < MAX_PENDING:
+            self._queue.put(event)
+            self._is_behind = False
+        elif not self._is_behind:
+            self._is_behind = True
+            log.warning("a listener is %d events behind; those that follow are lost", MAX_PENDING)
+
+    def settle(self, timeout_s: float) -> bool:
+        """Wait until the listener has been told what was put so far; False when it was not."""
+        if threading.current_thread() is self._thread or not self._thread.is_alive():
+            return True
+        reached = threading.Event()
+        self._queue.put(reached)
+        return reached.wait(timeout_s)
+
+    def end(self) -> None:
+        """Let the thread end behind what was put so far, and wait for it a moment."""
+        self._queue.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(LAST_S)
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, threading.Event):
+                item.set()
+                continue
+            try:
+                self.listener(item)
+            except BaseException:  # even one that asks to exit ends neither thread nor engine
+                log.exception("a listener of the runtime's events failed")
+
+
 class Events:
     """Notes events and hands them to listeners. Belongs to the engine's thread."""
 
     def __init__(self) -> None:
-        self._listeners: list[Listener] = []
+        self._couriers: list[_Courier] = []
         self._pending: list[Event] = []
         self._counters: dict[Kind, Callable[[], int]] = {}
         self._seen: dict[Kind, int] = {}
 
     def add(self, kind: Kind, num_tokens: int, holder: str = "") -> None:
         """Note an event, if anybody listens."""
-        if self._listeners:
+        if self._couriers:
             self._pending.append(Event(kind, num_tokens, holder, time.monotonic()))
 
     def count(self, kind: Kind, counter: Callable[[], int]) -> None:
@@ -63,18 +112,28 @@ class Events:
 
     def listen(self, listener: Listener) -> None:
         """Call it for every event from now on."""
-        if not self._listeners:
+        if not self._couriers:
             self._seen = {kind: counter() for kind, counter in self._counters.items()}
-        self._listeners.append(listener)
+        self._couriers.append(_Courier(listener))
 
-    def leave(self, listener: Listener) -> None:
-        """Call it no more; again is fine."""
-        if listener in self._listeners:
-            self._listeners.remove(listener)
+    def leave(self, listener: Listener) -> list[_Courier]:
+        """Queue nothing more for a listener; returns what the caller, not the engine, ends."""
+        left = [each for each in self._couriers if each.listener == listener][:1]
+        self._couriers = [each for each in self._couriers if each not in left]
+        return left
+
+    def leave_all(self) -> list[_Courier]:
+        """As `leave`, for every listener."""
+        left, self._couriers = self._couriers, []
+        return left
+
+    def settle(self, timeout_s: float = LAST_S) -> bool:
+        """Wait, on any other thread than the engine's, until all listeners are up to date."""
+        return all(each.settle(timeout_s) for each in tuple(self._couriers))
 
     def deliver(self) -> None:
-        """Hand out what has happened since the last time; a listener's error is logged."""
-        if not self._listeners:
+        """Queue for the listeners what has happened since the last time."""
+        if not self._couriers:
             return
         for kind, counter in self._counters.items():
             grown, self._seen[kind] = counter() - self._seen[kind], counter()
@@ -82,12 +141,5 @@ class Events:
                 self.add(kind, grown)
         pending, self._pending = self._pending, []
         for event in pending:
-            for listener in tuple(self._listeners):
-                _call(listener, event)
-
-
-def _call(listener: Listener, event: Event) -> None:
-    try:
-        listener(event)
-    except Exception:
-        log.exception("a listener of the runtime's events failed")
+            for courier in self._couriers:
+                courier.put(event)

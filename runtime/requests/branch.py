@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from radixlang.errors import ParameterError, StateClosedError
-from radixlang.protocol import Generation, OptionScore, check_next_in
+from radixlang.protocol import Generation, OptionScore, Reply, check_next_in
 from radixlang.runtime.cache.lease import Lease
 from radixlang.runtime.cache.radix_tree import Namespace
 from radixlang.runtime.scheduling.sequence import TokenIds
@@ -154,7 +154,7 @@ class BranchState:
             lease.release()
 
 
-class Scoring(Future[list[OptionScore]]):
+class Scoring(Reply[list[OptionScore]]):
     """The future of a scoring; `cancel` stops the engine's work on it, as for a Generation."""
 
     def __init__(self, on_cancel: Callable[[], None]) -> None:
@@ -203,7 +203,7 @@ class EngineBranch:
 
     def score(
         self, options: Sequence[str], *, timeout_s: float | None = None
-    ) -> Future[list[OptionScore]]:
+    ) -> Reply[list[OptionScore]]:
         """Queue the scoring of options after the prompt so far."""
         texts = _options(options)
         core, state = self._runtime.core, self._state
@@ -221,9 +221,9 @@ class EngineBranch:
         self._post(Fork(states))
         return [EngineBranch(self._runtime, state) for state in states]
 
-    def tokens(self) -> Future[tuple[int, ...]]:
+    def tokens(self) -> Reply[tuple[int, ...]]:
         """Queue a reading of the branch's token ids, pending text tokenised."""
-        future: Future[tuple[int, ...]] = Future()
+        future = Reply[tuple[int, ...]]()
         self._post(ReadTokens(future))
         return future
 

@@ -14,6 +14,7 @@ from radixlang.errors import ParameterError, PoolExhaustedError, PromptTooLongEr
 from radixlang.protocol import Markup
 from radixlang.runtime.cache.radix_tree import Namespace
 from radixlang.runtime.requests.branch import (
+    NO_TOKENS,
     BranchState,
     Expect,
     Extend,
@@ -122,10 +123,14 @@ class Branches:
 
     def release(self, state: BranchState) -> None:
         """Forget a branch."""
+        self.fail(state, released_error(state))
+
+    def fail(self, state: BranchState, error: BaseException) -> None:
+        """Keep a branch's first error and nothing else, whether or not it is ever released."""
         self.let_go(state)
         self._live.pop(state, None)
-        state.fixed, state.run = state.fixed[:0].copy(), ()
-        state.error = state.error or released_error(state)
+        state.fixed, state.run = NO_TOKENS, ()
+        state.error = state.error or error
 
     def current(self, namespace: Namespace) -> Namespace:
         """The namespace under the weights in use."""

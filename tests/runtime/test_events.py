@@ -16,12 +16,18 @@ MakeRuntime = Callable[..., Any]
 EIGHT = SamplingParams(max_tokens=8, min_tokens=8, temperature=0.0, ignore_eos=True)
 
 
+def settle(runtime: Any) -> None:
+    """Wait until listeners have been told what happened so far."""
+    runtime.core.call(lambda: None)
+    assert runtime.core.memory.events.settle(TIMEOUT)
+
+
 def run(runtime: Any, prompt: list[int]) -> None:
     branch = runtime.new_branch()
     branch.extend(prompt)
     branch.generate(EIGHT).result(TIMEOUT)
     branch.release()
-    runtime.core.call(lambda: None)
+    settle(runtime)
 
 
 def told(events: list[Event]) -> list[tuple[str, int]]:
@@ -53,6 +59,7 @@ def test_scorings_and_failures(make_runtime: MakeRuntime) -> None:
     branch = runtime.new_branch()
     branch.extend("the town")
     branch.score([" sleeps", " plays"]).result(TIMEOUT)
+    settle(runtime)
     assert told(events)[-1] == ("finish", 0)
     assert events[-1].holder.startswith("scoring on branch ")
     long = SamplingParams(max_tokens=1000, min_tokens=1000, ignore_eos=True)
@@ -60,7 +67,7 @@ def test_scorings_and_failures(make_runtime: MakeRuntime) -> None:
     next(iter(generation))
     branch.cancel()
     generation.exception(TIMEOUT)
-    runtime.core.call(lambda: None)
+    settle(runtime)
     (failed,) = [event for event in events if event.kind == "fail"]
     assert failed.num_tokens >= 1
 
@@ -74,7 +81,7 @@ def test_pressure_is_told_in_tokens(make_runtime: MakeRuntime) -> None:
     num_tokens = sum(event.num_tokens for event in events if event.kind == "evict")
     assert num_tokens == runtime.stats().num_evicted_tokens > 0
     runtime.flush_cache()
-    runtime.core.call(lambda: None)
+    settle(runtime)
     assert events[-1].kind == "evict"
 
 
@@ -90,6 +97,7 @@ def test_retract_and_the_8_bit_tier(make_runtime: MakeRuntime) -> None:
         generation.result(TIMEOUT)
     for branch in branches:
         branch.release()
+    settle(runtime)
     assert {"admit", "finish", "insert", "retract", "quantize"} <= kinds
 
 

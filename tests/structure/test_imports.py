@@ -12,7 +12,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 # what the runtime may know of the language: the seam, how a bar looks, where files are kept
-SEAM = {"protocol", "sampling_params", "errors", "constraints", "progress", "cache_dir"}
+SEAM = {
+    "protocol",
+    "sampling_params",
+    "errors",
+    "constraints",
+    "progress",
+    "cache_dir",
+    "user_code",
+}
 HEAVY = {"torch", "triton", "transformers", "tokenizers", "llguidance", "gguf"}
 
 

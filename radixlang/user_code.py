@@ -1,0 +1,99 @@
+"""Threads that run what users wrote: callbacks, validators, scorers, `__format__`.
+
+A backend's thread and a run's mailbox must never wait for a user's function: it may be slow, and
+it may run a program itself. So there are as many threads as functions run at once; one without
+work ends after a while.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+IDLE_S = 5.0  # after which a thread without work ends
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+_CONTAINERS = frozenset({list, dict, tuple, set, frozenset})
+
+log = logging.getLogger("radixlang")
+
+
+class UserThreads:
+    """Runs functions at once, each on a daemon thread that no other function shares meanwhile."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._changed = threading.Condition(threading.Lock())
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._num_idle = 0
+
+    def submit(self, call: Callable[[], object]) -> None:
+        """Run a function soon; what it raises is logged."""
+        if self._process != os.getpid():
+            self._begin()  # a fork has none of its parent's threads
+        with self._changed:
+            self._waiting.append(call)
+            if self._num_idle >= len(self._waiting):
+                self._changed.notify()
+                return
+        threading.Thread(target=self._work, name="radixlang-user-code", daemon=True).start()
+
+    def _work(self) -> None:
+        while (call := self._next()) is not None:
+            try:
+                call()
+            except BaseException:
+                log.exception("a callback failed")
+            del call  # what it refers to may go while the thread waits
+
+    def _next(self) -> Callable[[], object] | None:
+        with self._changed:
+            if not self._waiting:
+                self._num_idle += 1
+                try:
+                    self._changed.wait(IDLE_S)
+                finally:
+                    self._num_idle -= 1
+            return self._waiting.popleft() if self._waiting else None
+
+
+user_threads = UserThreads()
+
+
+def offload(call: Callable[[], Any], then: Callable[[Any, BaseException | None], None]) -> None:
+    """Run a user's function on a thread of its own; `then(value, error)` is called from there."""
+
+    def work() -> None:
+        try:
+            value = call()
+        except BaseException as error:
+            then(None, error)
+        else:
+            then(value, None)
+
+    user_threads.submit(work)
+
+
+def is_users_type(kind: Any) -> bool:
+    """Whether making a value of a type may run code that is not the language's own."""
+    if kind is None or kind in _SCALARS or kind in _CONTAINERS or get_origin(kind) is Literal:
+        return False
+    origin, parts = get_origin(kind), [each for each in get_args(kind) if each is not Ellipsis]
+    if origin in _CONTAINERS or origin in (Union, UnionType):
+        return any(map(is_users_type, parts))
+    return True
+
+
+def is_users_value(value: Any) -> bool:
+    """Whether formatting a value may run code that is not the language's own."""
+    if type(value) in (list, tuple):
+        return any(map(is_users_value, value))
+    return type(value) not in _SCALARS
