@@ -232,7 +232,7 @@ def _scored(
 ) -> None:  # fmt: skip
     error = next((found for future in futures if (found := future.exception()) is not None), None)
     if error is not None:
-        run.fail(stream, node, error)
+        _fail_select(run, stream, node, error)
         return
     details = futures[0].result()
     call = partial(scores_of, node.scorer, details, *(future.result() for future in futures[1:]))
@@ -250,7 +250,7 @@ def _chosen(
     if stream.error is not None:
         return
     if error is not None:
-        run.fail(stream, node, error)
+        _fail_select(run, stream, node, error)
         return
     cell = run.cell(stream.block.id, node.slot, node.name)
     cell.name = node.name
@@ -264,6 +264,11 @@ def _chosen(
         run.events.append((cell, delta))
     cell.resolve(cell.choice.text)
     run.step(stream)
+
+
+def _fail_select(run: Run, stream: Stream, node: Select, error: BaseException) -> None:
+    run.cell(stream.block.id, node.slot, node.name).failure = error
+    run.fail(stream, node, error)
 
 
 def handle_dynamic(run: Run, stream: Stream, node: Dynamic) -> bool:

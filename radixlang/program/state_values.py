@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 from radixlang.errors import NeedsValueError, ParameterError, ProgramError, refuse_pickling
@@ -197,15 +199,29 @@ class Reading:
         raise NeedsValueError("a trace has no texts and values yet")
 
     def _repr_html_(self) -> str:
-        from radixlang.views.run_tree import run_to_html
+        from radixlang.views.page import run_to_cell
 
-        return run_to_html(self._run())
+        return run_to_cell(self)
 
     def show(self, *, color: bool | None = None) -> str:
         """The tree of this run for a terminal; tokens coloured cached, forced, sampled."""
-        from radixlang.views.run_tree import run_to_text
+        from radixlang.views.trace_builder import trace_of
+        from radixlang.views.trace_text import trace_to_text
 
-        return run_to_text(self._run(), color=color)
+        return trace_to_text(trace_of(self._run()), color=color)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The view of this run as one HTML page, as it is now: also of a failed or running one.
+
+        Args:
+            path: a file to write the page to, as UTF-8.
+        """
+        from radixlang.views.page import run_to_page
+
+        page = run_to_page(self)
+        if path is not None:
+            Path(path).write_text(page, encoding="utf-8", errors="replace")
+        return page
 
 
 def _base_settled(stream: Stream) -> bool:

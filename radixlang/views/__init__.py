@@ -1,9 +1,14 @@
-"""A run as a tree for people: gathered from its branches and written as an HTML page.
+"""A run as a trace for people: read from its branches, drawn as a page, a cell or text.
 
 They know a finished or running run. They change nothing in it.
 """
 
 __all__ = [
     "page",
-    "run_tree",
+    "spans",
+    "timeline",
+    "trace",
+    "trace_builder",
+    "trace_html",
+    "trace_text",
 ]

@@ -1,88 +1,126 @@
-"""The view of a run as one self-contained HTML file: no network, light and dark, any width.
+"""The trace of a run as one self-contained HTML file, and as a cell of a notebook.
 
-The program's tree folds and opens; each branch shows how long it took and what it added to the
-KV cache; tokens are coloured by where they came from, and those generated with `logprobs=True`
-tell their probability and the alternatives.
+The page needs no network, fits any width, is light or dark as its reader's system or notebook is,
+and can be used by keyboard alone.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections import Counter
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from html import escape
-from itertools import accumulate
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from radixlang.execution.branch_run import Cell
 from radixlang.execution.run import Run
 from radixlang.explain.savings import bytes_text
 from radixlang.program.state_values import Reading
-from radixlang.views.run_tree import Branch, Span, branches_of
+from radixlang.views.timeline import timeline_html
+from radixlang.views.trace import Trace
+from radixlang.views.trace_builder import trace_of
+from radixlang.views.trace_html import failure_html, long_text_html, seconds_text, trunk_html
+from radixlang.views.trace_text import summary
 
-_MAX_OPEN = 80  # branches open at first: as many whole levels as stay below this
-_PEEK = 60
-_MARKUP = re.compile(r"<\|\w+\|>|<(?:start|end)_of_turn>|<bos>|</?s>")
-
-
-@dataclass(frozen=True, slots=True)
-class _Cost:
-    """What the generations of one branch took."""
-
-    seconds: float
-    num_cached: int
-    num_added: int  # tokens that this branch added to the tree
-    num_generated: int
+_LIVE_MS = 1500  # a page of a run that goes on is read again so often
+_HERE = Path(__file__).parent
 
 
 def run_to_page(source: Run | Reading) -> str:
-    """The whole page for a run, or for a state's run."""
+    """The whole page for a run, or for a state's run; it may still go on or have failed."""
     run = source if isinstance(source, Run) else source._run()
-    branches = branches_of(run)
-    costs = [_cost(branch) for branch in branches]
-    template = Template((Path(__file__).parent / "page.html").read_text(encoding="utf-8"))
-    return template.substitute(
-        title=escape(run.name),
-        subtitle=escape(f"on {run.backend.model_name}, seed {run.seed}"),
-        facts="".join(_facts(run, costs)),
-        tree="".join(_tree(run, branches, costs)),
+    trace = trace_of(run)
+    return Template(_asset("page.html")).substitute(
+        title=escape(trace.name),
+        subtitle=escape(_subtitle(trace)),
+        style=_asset("trace.css") + _asset("page.css"),
+        script=_asset("page.js"),
+        live=_LIVE_MS if trace.status == "running" else "",
+        failure=_failure(trace),
+        facts="".join(_facts(trace, run.backend)),
+        arguments="".join(_arguments(trace)),
+        timeline="".join(timeline_html(trace)),
+        tree="".join(trunk_html(trace)),
     )
 
 
-def _cost(branch: Branch) -> _Cost:
-    usages = [cell.completion.usage for cell in branch.cells if cell.completion is not None]
-    generated = sum(usage.num_generated_tokens for usage in usages)
-    return _Cost(
-        seconds=sum(usage.total_s for usage in usages),
-        num_cached=sum(usage.num_cached_tokens for usage in usages),
-        num_added=sum(usage.num_computed_tokens for usage in usages) + generated,
-        num_generated=generated,
+def run_to_cell(source: Run | Reading) -> str:
+    """The trace for a notebook: the same tree without tools, in the notebook's own theme."""
+    run = source if isinstance(source, Run) else source._run()
+    trace = trace_of(run)
+    legend = " ".join(
+        f'<span class="key {kind}">{kind}</span>'
+        for kind in ("cached", "computed", "sampled", "forced")
+    )
+    return cell(
+        f'<div class="soft">{escape(summary(trace))} · {legend}</div>'
+        f"{''.join(trunk_html(trace, notes='title'))}"
     )
 
 
-def _facts(run: Run, costs: list[_Cost]) -> Iterator[str]:
-    usages = [cell.completion.usage for cell in tuple(run.cells.values()) if cell.completion]
+def cell(content: str) -> str:
+    """Markup as a cell of a notebook, with its colours."""
+    return f'<div class="rl cell"><style>{_asset("trace.css")}</style>{content}</div>'
+
+
+def _asset(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def _subtitle(trace: Trace) -> str:
+    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(trace.started_at))
+    ended = {"done": "finished in", "failed": "failed after", "running": "running for"}
+    return (
+        f"on {trace.model_name}, seed {trace.seed}, began {began}, "
+        f"{ended.get(trace.status, trace.status)} {seconds_text(trace.seconds)}"
+    )
+
+
+def _failure(trace: Trace) -> str:
+    """What failed, and a way to the place."""
+    if trace.failure is None:
+        return ""
+    place = ""
+    if trace.failed_in is not None:
+        failed = next((v.id for v in trace.failed_in.values() if v.status == "failed"), "")
+        target = failed or f"b{trace.failed_in.id}"
+        place = (
+            f'<button type="button" class="jump" data-to="{target}">'
+            f"in {escape(trace.failed_in.label)}</button>"
+        )
+    return f"{failure_html(trace.failure)}{place}"
+
+
+def _facts(trace: Trace, backend: Any) -> Iterator[str]:
+    usages = trace.usages()
     prompt = sum(usage.num_prompt_tokens for usage in usages)
     cached = sum(usage.num_cached_tokens for usage in usages)
     forced = sum(usage.num_forced_tokens for usage in usages)
-    generated = sum(cost.num_generated for cost in costs)
+    generated = sum(usage.num_generated_tokens for usage in usages)
     figures = [
-        (f"{len(costs):,}", "branches"),
+        (f"{len(trace.lanes):,}", "branches"),
         (f"{prompt:,}", "prompt tokens"),
         (f"{cached / max(1, prompt):.0%}", "of them cached"),
         (f"{prompt - cached:,}", "computed"),
         (f"{generated:,}", f"generated, {forced:,} forced" if forced else "generated"),
     ]
-    size = _token_bytes(run.backend)
+    size = _token_bytes(backend)
     if size:
-        added = sum(cost.num_added for cost in costs)
-        figures.append((bytes_text(added * size), "of keys and values added"))
+        added = (prompt - cached + generated) * size
+        figures.append((bytes_text(added), "of keys and values added"))
     for number, name in figures:
         yield f"<li><b>{escape(number)}</b><span>{escape(name)}</span></li>"
+
+
+def _arguments(trace: Trace) -> Iterator[str]:
+    """The program's arguments by name."""
+    if not trace.arguments:
+        return
+    yield '<dl class="arguments">'
+    for name, value in trace.arguments.items():
+        text = value if isinstance(value, str) else repr(value)
+        yield f"<dt>{escape(name)}</dt><dd>{long_text_html(text)}</dd>"
+    yield "</dl>"
 
 
 def _token_bytes(backend: Any) -> float:
@@ -91,82 +129,3 @@ def _token_bytes(backend: Any) -> float:
         return 0.0
     held = backend.path_tokens()[0]
     return backend.stats().kv_bytes_used / held if held else 0.0
-
-
-def _tree(run: Run, branches: list[Branch], costs: list[_Cost]) -> Iterator[str]:
-    slowest = max((cost.seconds for cost in costs), default=0.0) or 1.0
-    size = _token_bytes(run.backend)
-    max_depth = _open_depth(branches)
-    for index, (branch, cost) in enumerate(zip(branches, costs, strict=True)):
-        depth_after = branches[index + 1].depth if index + 1 < len(branches) else 0
-        opened = " open" if branch.depth <= max_depth else ""
-        yield f"<details{opened}><summary>{_summary(branch, cost, slowest, size)}</summary>"
-        if branch.spans:
-            yield f"<pre>{''.join(map(_span, branch.spans))}</pre>"
-        yield "</details>" * max(0, branch.depth - depth_after + 1)
-
-
-def _open_depth(branches: list[Branch]) -> int:
-    """The deepest level that is open at first; the root always is."""
-    num_at = Counter(branch.depth for branch in branches)
-    sums = accumulate(num_at[depth] for depth in range(len(num_at)))
-    return max(0, sum(total <= _MAX_OPEN for total in sums) - 1)
-
-
-def _summary(branch: Branch, cost: _Cost, slowest: float, size: float) -> str:
-    parts = [f"<b>{escape(branch.label)}</b>"]
-    if cost.num_added:
-        width = round(4 * cost.seconds / slowest, 2)
-        memory = f" ({bytes_text(cost.num_added * size)})" if size else ""
-        parts.append(f'<span class="num"><i class="bar" style="width:{width}em"></i>'
-                     f"{_seconds(cost.seconds)}</span>")  # fmt: skip
-        parts.append(f'<span class="num">+{cost.num_added:,} tokens{memory}, '
-                     f"{cost.num_cached:,} cached</span>")  # fmt: skip
-    parts.append(f'<span class="peek">{escape(_peek(branch))}</span>')
-    return "".join(parts)
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 0.1 else f"{1000 * seconds:.1f} ms"
-
-
-def _peek(branch: Branch) -> str:
-    """The end of what a closed branch holds, without a chat's markup."""
-    text = " ".join(_MARKUP.sub(" ", "".join(span.text for span in branch.spans)).split())
-    return text if len(text) <= _PEEK else "…" + text[1 - _PEEK :]
-
-
-def _span(span: Span) -> str:
-    note = f' data-p="{escape(span.note)}"' if span.note else ""
-    return f'<span class="{span.kind}"{note}>{_with_markup(span.text)}</span>'
-
-
-def _with_markup(text: str) -> str:
-    """Escaped text in which a chat's markup stands back."""
-    parts, at = [], 0
-    for found in _MARKUP.finditer(text):
-        parts += [escape(text[at : found.start()]), f"<i>{escape(found[0])}</i>"]
-        at = found.end()
-    return "".join([*parts, escape(text[at:])])
-
-
-def token_spans(cell: Cell, backend: Any) -> list[Span]:
-    """One span a generated token with its probability; empty where that is not known.
-
-    It is not known without `logprobs=True`, nor where tokens end inside a character.
-    """
-    completion = cell.completion
-    if completion is None or not completion.logprobs:
-        return []
-    texts = [backend.decode([entry.token_id]) for entry in completion.logprobs]
-    if not "".join(texts).startswith(completion.text):
-        return []
-    spans, left = [], len(completion.text)
-    for text, entry in zip(texts, completion.logprobs, strict=True):
-        lines = [f"{math.exp(entry.logprob):.1%} {text!r}"]
-        lines += [f"{math.exp(value):.1%} {backend.decode([other])!r}"
-                  for other, value in entry.top if other != entry.token_id]  # fmt: skip
-        if left > 0:
-            spans.append(Span("sampled", text[:left], "\n".join(lines)))
-        left -= len(text)
-    return spans

@@ -12,7 +12,8 @@ from radixlang.errors import RequestError
 from radixlang.execution.branch_run import Cell
 from radixlang.program.state import State
 from radixlang.protocol import Completion, Delta, Usage
-from radixlang.views.run_tree import branches_of
+from radixlang.views.trace import Words
+from radixlang.views.trace_builder import trace_of
 
 Make = Callable[..., Any]
 LONG = "constant instructions that every call could share. " * 3
@@ -105,21 +106,32 @@ def branchy(s: State) -> None:
     s += select("mood", ["good", "bad"])
 
 
+def rows_of(state: State) -> list[str]:
+    return state.show(color=False).splitlines()[1:]
+
+
 def test_terminal_view(fake: Make) -> None:
     state = branchy(runtime=fake(lambda p, q: "bad" if "part" not in p and "answer" in p else
                                  "answer"))  # fmt: skip
     plain = state.show(color=False)
     assert "\x1b" not in plain
     assert plain.splitlines()[0].startswith("branchy: 3 branches, ")
-    assert "part 1 answer" in plain
-    colored = state.show(color=True)
-    assert "\x1b[32manswer\x1b[0m" in colored
-    kinds = [[span.kind for span in branch.spans] for branch in branches_of(state._run())]
-    assert kinds[0] == ["computed", "sampled", "computed", "forced"]
-    assert all(row[-1] == "sampled" for row in kinds[1:])
+    assert rows_of(state)[:-1] == [
+        "│ [user] Question <&>",
+        "│ [assistant] a = answer",
+        "├─ branch 0",
+        "│  │ part 0",
+        "│  │ x = answer",
+        "├─ branch 1",
+        "│  │ part 1",
+        "│  │ x = answer",
+        "├◂ joined as x",
+    ]
+    assert rows_of(state)[-1].startswith("│ mood = bad  (100.0%")
+    assert "\x1b[32manswer\x1b[0m" in state.show(color=True)
 
 
-def test_terminal_view_draws_forks_as_a_tree(fake: Make) -> None:
+def test_terminal_view_draws_forks_where_they_left(fake: Make) -> None:
     @function
     def nested(s: State) -> None:
         s += "top"
@@ -128,44 +140,172 @@ def test_terminal_view_draws_forks_as_a_tree(fake: Make) -> None:
         for index, branch in enumerate(first.fork(2)):
             branch += f"one {index}\nmore\n"
         second += "two" + gen("x")
+        s += "last"
 
-    lines = nested(runtime=fake(lambda p, q: "!")).show(color=False).splitlines()
-    assert lines[1:] == [
+    assert rows_of(nested(runtime=fake(lambda p, q: "!"))) == [
         "│ top",
-        "├─ fork 0",
+        "├─ branch 0",
         "│  │ one",
-        "│  ├─ fork 0",
-        "│  │    one 0",
-        "│  │    more",
-        "│  └─ fork 1",
-        "│       one 1",
-        "│       more",
-        "└─ fork 1",
-        "     two!",
+        "│  ├─ branch 0.0",
+        "│  │  │ one 0",
+        "│  │  │ more",
+        "│  ├─ branch 0.1",
+        "│  │  │ one 1",
+        "│  │  │ more",
+        "├─ branch 1",
+        "│  │ two",
+        "│  │ x = !",
+        "│ last",
     ]
+
+
+def test_nested_programs_are_drawn_where_they_are_called(fake: Make) -> None:
+    @function
+    def inner(s: State) -> None:
+        s += "in " + gen("y")
+
+    @function
+    def outer(s: State) -> None:
+        s += "before"
+        s.call(inner, scope="vanish")
+        s.call(inner)
+        s += "after"
+
+    assert rows_of(outer(runtime=fake(lambda p, q: "!"))) == [
+        "│ before",
+        "├─ inner (vanish)",
+        "│  │ in",
+        "│  │ y = !",
+        "├─ inner (inline)",
+        "│  │ in",
+        "│  │ y = !",
+        "│ after",
+    ]
+
+
+def test_choosing_a_sample_tells_how_the_trunk_goes_on(fake: Make) -> None:
+    @function
+    def sampled(s: State) -> None:
+        s += "Q" + gen("x", n=2)
+        s.choose("x", 1)
+        s += "after"
+
+    rows = rows_of(sampled(runtime=fake(["one", "two"])))
+    assert rows[1:5] == ["├─ branch 0", "│  │ x = one", "├─ branch 1", "│  │ x = two"]
+    assert rows[5:] == ["├◂ joined as x", "│ goes on as branch 1 (branch 0, branch 1)", "│ after"]
+
+
+def test_long_texts_are_folded_in_the_middle(fake: Make) -> None:
+    @function
+    def reads(s: State) -> None:
+        s += "first " + "word " * 6000 + "last" + gen("x")
+
+    shown = reads(runtime=fake(["fine"])).show(color=False)
+    assert len(shown) < 1500
+    assert "│ first word" in shown
+    assert "29,110 more characters" in shown
+    assert shown.endswith("word last\n│ x = fine")
+
+
+def test_control_characters_of_texts_are_written_out(fake: Make) -> None:
+    @function
+    def odd(s: State) -> None:
+        s += "a\x1b[31mred\x07\x9b\rover \ud800\t\r\n" + gen("x")
+
+    for color in (False, True):
+        shown = odd(runtime=fake(["\x1b]0;title\x07"])).show(color=color)
+        assert "a\\x1b[31mred\\x07\\x9b\\x0dover \\ud800" in shown
+        assert "\\x1b]0;title\\x07" in shown
+    assert "\x1b" not in odd(runtime=fake(["\x1b"])).show(color=False)
 
 
 def test_notebook_view_escapes_and_nests(fake: Make) -> None:
     html = branchy(runtime=fake(lambda p, q: "good"))._repr_html_()
     assert "Question &lt;&amp;&gt;" in html
-    assert html.count("<details") == html.count("</details>") == 3
+    assert html.count("<details") == html.count("</details>") == 2
+    assert "<script" not in html
 
 
 def test_cached_prompt_is_shown_as_cached(fake: Make) -> None:
     backend = fake(lambda p, q: "good")
-    branchy(runtime=backend)
-    again = branchy(runtime=backend)
-    assert branches_of(again._run())[0].spans[0].kind == "cached"
+    first, again = branchy(runtime=backend), branchy(runtime=backend)
+    kinds = [
+        [span.kind for step in trace_of(state._run()).trunk.steps if isinstance(step, Words)
+         for span in step.spans]
+        for state in (first, again)
+    ]  # fmt: skip
+    assert set(kinds[0][:3]) == {"computed"}
+    assert set(kinds[1][:3]) == {"cached"}
 
 
-def test_errors_are_shown_in_their_branch(fake: Make) -> None:
+def test_text_before_a_fork_is_told_by_the_first_branch_that_reads_it(fake: Make) -> None:
+    @function
+    def program(s: State) -> None:
+        s += "a shared beginning, long enough"
+        for branch in s.fork(2):
+            branch += "!" + gen("x")
+
+    backend = fake(lambda p, q: "good")
+    traces = [trace_of(program(runtime=backend)._run()) for _ in range(2)]
+    shared = [trace.trunk.steps[0] for trace in traces]
+    assert [[span.kind for span in words.spans] for words in shared] == [["computed"], ["cached"]]  # type: ignore[union-attr]
+
+
+def test_errors_are_shown_where_they_happened_and_others_as_they_ended(fake: Make) -> None:
     @function
     def program(s: State) -> None:
         with s.fork(2, on_error="collect") as group:
-            group += lambda i: f"{i}" + gen("x")
+            group += lambda i: f"{i}" + gen("x") + "then " + gen("y")
+        s += "after"
 
-    state = program(runtime=fake(lambda p, q: RequestError("no") if p == "1" else "yes"))
-    assert "[RequestError]" in state.show(color=False)
+    state = program(runtime=fake(lambda p, q: RequestError("no") if p[0] == "1" else "yes"))
+    assert rows_of(state) == [
+        "├─ branch 0",
+        "│  │ 0",
+        "│  │ x = yes",
+        "│  │ then",
+        "│  │ y = yes",
+        "├─ branch 1 [failed]",
+        "│  │ 1",
+        "│  │ x =",
+        "│  │ RequestError: no",
+        "│  │ then",
+        "│  │ y =   [stopped]",
+        "├◂ joined as x, y",
+        "│ after",
+    ]
+
+
+def test_a_failed_run_has_a_tree_with_what_was_not_reached(fake: Make) -> None:
+    @function
+    def program(s: State) -> None:
+        s += "Q" + gen("x")
+        s += select("mood", ["good", "bad"])
+        s += gen("z")
+
+    state = program.run(runtime=fake(lambda p, q: RequestError("no") if "yes" in p else "yes"),
+                        check=False)  # fmt: skip
+    assert state.show(color=False).splitlines()[0].endswith(", failed")
+    assert rows_of(state) == [
+        "│ Q",
+        "│ x = yes",
+        "│ mood =",
+        "│ RequestError: no",
+        "│ not reached: gen z",
+    ]
+
+
+def test_a_deep_chain_of_forks_can_be_drawn(fake: Make) -> None:
+    @function
+    def deep(s: State) -> None:
+        for index in range(1500):
+            s += f"{index}"
+            s = s.copy()
+        s += gen("x")
+
+    state = deep(runtime=fake(["end"]))
+    assert state.show(color=False).endswith("│ x = end")
+    assert state.to_html().count('<details class="lane') == 1500
 
 
 def test_forced_spans(fake: Make) -> None:

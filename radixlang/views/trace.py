@@ -1,0 +1,198 @@
+"""The trace of a run: what each branch did, in order, with its forks where they were.
+
+A Trace is plain data, read once from a run that has ended or still goes on. Pages, notebooks,
+terminals and exporters of spans draw it; none of them looks at the run itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from radixlang.execution.branch_run import Choice
+from radixlang.graph.nodes import Scope
+from radixlang.protocol import Usage
+
+SpanKind = Literal["cached", "computed", "sampled", "forced"]
+Status = Literal["done", "running", "failed", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of text and where its tokens came from; `note` is shown on hover."""
+
+    kind: SpanKind
+    text: str
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Words:
+    """A stretch of prompt text. `is_markup`: it is the chat template's, not the program's."""
+
+    spans: list[Span]
+    is_markup: bool = False
+    location: str = ""
+
+    @property
+    def text(self) -> str:
+        """The text, whatever its origin."""
+        return "".join(span.text for span in self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn of a conversation opens or closes here."""
+
+    role: str
+    begins: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error: its type's name, and what it says without the place that pages show anyway."""
+
+    kind: str
+    message: str
+
+
+@dataclass(slots=True)
+class Value:
+    """A generation or a select. Times are seconds since the run began; None: not known.
+
+    `first_s` is the time of the first token. `value` is the typed value where it is not the text.
+    """
+
+    id: str
+    kind: Literal["gen", "select"]
+    name: str | None
+    status: Status
+    spans: list[Span]
+    location: str = ""
+    start_s: float | None = None
+    first_s: float | None = None
+    end_s: float | None = None
+    usage: Usage | None = None
+    finish_reason: str = ""
+    stop_reason: str | int | None = None
+    value: Any = None
+    choice: Choice | None = None
+    failure: Failure | None = None
+    seed: int = 0
+    params: Any = None
+
+    @property
+    def text(self) -> str:
+        """What was written, or chosen."""
+        return "".join(span.text for span in self.spans)
+
+    @property
+    def seconds(self) -> float:
+        """How long it took; 0.0 where that is not known."""
+        if self.start_s is None or self.end_s is None:
+            return 0.0
+        return self.end_s - self.start_s
+
+
+@dataclass(slots=True)
+class Split:
+    """Branches leave here. `joined` tells how they come back, if that comes right behind."""
+
+    branches: list[Lane]
+    location: str = ""
+    joined: Merge | None = None
+
+
+@dataclass(slots=True)
+class Merge:
+    """Branches of an earlier fork come back: joined as variables, as text, or gone on from."""
+
+    verb: str
+    names: list[str]
+    labels: tuple[str, ...]
+    location: str = ""
+
+    @property
+    def how(self) -> str:
+        """What became of the branches, in words."""
+        return f"{self.verb} as {', '.join(self.names)}" if self.names else self.verb
+
+
+@dataclass(slots=True)
+class Nested:
+    """Another program is called; with the scope "inline" its text stays in the prompt."""
+
+    program: str
+    scope: Scope
+    lane: Lane
+    location: str = ""
+
+
+Step: TypeAlias = "Words | Turn | Value | Split | Merge | Nested"
+
+
+@dataclass(slots=True)
+class Lane:
+    """One branch: the trunk, a branch of a fork, or a nested program.
+
+    `unreached` names what the program had given it to do that was not begun when it ended.
+    """
+
+    id: int
+    label: str
+    depth: int
+    path: tuple[int, ...] = ()
+    status: Status = "done"
+    steps: list[Step] = field(default_factory=list)
+    failure: Failure | None = None
+    unreached: tuple[str, ...] = ()
+
+    def values(self) -> Iterator[Value]:
+        """The generations and selects of this branch alone."""
+        return (step for step in self.steps if isinstance(step, Value))
+
+    def below(self) -> Iterator[Lane]:
+        """The branches that left here, in order."""
+        for step in self.steps:
+            if isinstance(step, Split):
+                yield from step.branches
+            elif isinstance(step, Nested):
+                yield step.lane
+
+    @property
+    def text(self) -> str:
+        """What the program and the model wrote here, the chat template's text left out."""
+        parts = (step for step in self.steps if isinstance(step, (Words, Value)))
+        return "".join(s.text for s in parts if isinstance(s, Value) or not s.is_markup)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A whole run. `started_at` is the time of day in seconds; `seconds` how long it took so far.
+
+    `failure` is the run's first error; `failed_in` the branch where it began, None where that is
+    no branch (the program's own code, a timeout).
+    """
+
+    name: str
+    model_name: str
+    seed: int
+    status: Status
+    started_at: float
+    seconds: float
+    arguments: dict[str, Any]
+    trunk: Lane
+    lanes: tuple[Lane, ...]
+    failure: Failure | None = None
+    failed_in: Lane | None = None
+
+    def values(self) -> Iterator[tuple[Lane, Value]]:
+        """Every generation and select with its branch, branches in the order they were made."""
+        for lane in self.lanes:
+            for value in lane.values():
+                yield lane, value
+
+    def usages(self) -> list[Usage]:
+        """What every finished generation took."""
+        return [value.usage for _, value in self.values() if value.usage is not None]
