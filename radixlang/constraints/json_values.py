@@ -10,6 +10,7 @@ import collections
 import dataclasses
 import enum
 import functools
+import inspect
 import json
 import typing
 from collections.abc import Callable, Mapping
@@ -21,10 +22,12 @@ from radixlang.constraints.standard_types import read_standard, standard_type, w
 from radixlang.constraints.type_members import (
     Members,
     alias_value,
+    call_name,
     class_of,
     is_alias,
     is_union,
     members_of,
+    members_of_call,
     plain,
 )
 from radixlang.constraints.type_schemas import LISTS, MAPPINGS, SETS
@@ -66,7 +69,8 @@ def is_enum(kind: Any) -> bool:
 
 def type_name(kind: Any) -> str:
     """A readable name of a type."""
-    return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
+    is_named = isinstance(kind, type) or inspect.isroutine(kind)
+    return str(kind.__name__) if is_named and not get_args(kind) else str(kind)
 
 
 def _scalar(kind: Any) -> Callable[[Any], Any] | None:
@@ -104,18 +108,38 @@ def _converts(arm: Any, data: Any) -> bool:
     return (arm is float and type(data) is int) or (arm is int and type(data) is float)
 
 
+def arguments_from_json(function: Callable[..., Any], data: Any) -> dict[str, Any]:
+    """JSON data as the arguments of a function, typed by its annotations.
+
+    Raises:
+        ValueParseError: an argument that it has not, lacks, or that is of another type.
+    """
+    return _members(call_name(function), "argument", members_of_call(function), data)
+
+
 def _instance(kind: Any, members: Members, data: Any) -> Any:
-    values = _object(data)
-    for name in values:
-        if name not in members.hints:
-            raise ValueParseError(f"{type_name(kind)} has no member {name!r}")
-    for name in members.required:
-        if name not in values:
-            raise ValueParseError(f"{type_name(kind)} needs the member {name!r}")
-    read = {name: from_json(members.hints[name], value) for name, value in values.items()}
+    read = _members(type_name(kind), "member", members, data)
     owner = class_of(kind)
     is_class = isinstance(owner, type) and not typing.is_typeddict(owner)
     return owner(**read) if is_class and not hasattr(owner, "__required_keys__") else read
+
+
+def _members(owner: str, word: str, members: Members, data: Any) -> dict[str, Any]:
+    values = _object(data)
+    for name in values:
+        if name not in members.hints:
+            raise ValueParseError(f"{owner} has no {word} {name!r}")
+    for name in members.required:
+        if name not in values:
+            raise ValueParseError(f"{owner} needs the {word} {name!r}")
+    return {name: _member(name, members.hints[name], value) for name, value in values.items()}
+
+
+def _member(name: str, hint: Any, value: Any) -> Any:
+    try:
+        return from_json(hint, value)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueParseError(f"{name}: {error}") from error
 
 
 def _object(data: Any) -> dict[str, Any]:
@@ -213,7 +237,7 @@ def to_json(value: Any) -> Any:
         return value
     if isinstance(value, type):
         return value.__name__
-    if any(hasattr(value, hook) for hook in ("model_dump", "__pydantic_validator__")):
+    if hasattr(type(value), "__pydantic_validator__"):
         return adapted(type(value)).data_of(value)
     if dataclasses.is_dataclass(value):
         fields = [field for field in dataclasses.fields(value) if field.init]

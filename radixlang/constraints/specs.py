@@ -119,7 +119,10 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that may be called: its name and the JSON schema of its arguments (JSON text)."""
+    """A function that may be called: its name, and the JSON schema of its arguments.
+
+    `parameters` is JSON text; a dict or a type given for it becomes that.
+    """
 
     name: str
     parameters: str
@@ -131,21 +134,19 @@ class Tool:
         if isinstance(tool, cls):
             return tool
         if isinstance(tool, Mapping):
-            return cls._of_mapping(tool)
-        if callable(tool):
-            from radixlang.constraints.type_schemas import schema_of_call
+            from radixlang.constraints.tool_schemas import parts_of_mapping
 
-            schema = canonical_json(schema_of_call(tool))
-            return cls(tool.__name__, schema, (tool.__doc__ or "").strip())
+            return cls(*parts_of_mapping(tool))
+        if callable(tool):
+            from radixlang.constraints.tool_schemas import parts_of_function
+
+            return cls(*parts_of_function(tool))
         raise InvalidConstraintError(f"a tool is a function or a dict with a name, got {tool!r}")
 
-    @classmethod
-    def _of_mapping(cls, tool: Mapping[str, Any]) -> Tool:
-        inner = tool.get("function", tool)
-        if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
-            raise InvalidConstraintError(f"a tool needs a name, got {dict(tool)!r}")
-        parameters = inner.get("parameters", {"type": "object", "properties": {}})
-        return cls(inner["name"], canonical_json(parameters), str(inner.get("description", "")))
+    def __post_init__(self) -> None:
+        if not isinstance(self.parameters, str):
+            schema = canonical_json(_load_schema(self.parameters))
+            object.__setattr__(self, "parameters", schema)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,17 +107,31 @@ def members_of_call(function: Callable[..., Any]) -> Members:
     Raises:
         InvalidConstraintError: an argument cannot be given by name, or its type is not found.
     """
-    hints, needed = _hints(function), []
+    hints, needed = _hints(_annotated_callable(function)), []
     found: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise InvalidConstraintError(
-                f"argument {parameter} of {function.__name__} cannot be given by name"
+                f"argument {parameter} of {call_name(function)} cannot be given by name"
             )
         found[name] = hints.get(name, Any)
         if parameter.default is parameter.empty:
             needed.append(name)
     return Members(found, tuple(needed))
+
+
+def call_name(function: Any) -> str:
+    """What a function, a partial or a callable object is called in messages."""
+    inner = function.func if isinstance(function, functools.partial) else function
+    return str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def _annotated_callable(function: Any) -> Any:
+    """What bears the annotations: the function of a partial, the call of an object."""
+    inner = function.func if isinstance(function, functools.partial) else function
+    if inspect.isroutine(inner) or inspect.isclass(inner):
+        return inner
+    return type(inner).__call__
 
 
 def _of_typed_dict(kind: Any, owner: Any) -> Members:

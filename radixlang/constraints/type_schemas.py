@@ -18,6 +18,7 @@ from radixlang.constraints.standard_types import standard_type
 from radixlang.constraints.type_members import (
     Members,
     alias_value,
+    call_name,
     is_alias,
     is_union,
     members_of,
@@ -94,7 +95,7 @@ class _Builder:
 
     def call(self, function: Callable[..., Any]) -> dict[str, Any]:
         """The schema of a function's arguments."""
-        return self._object(function.__name__, members_of_call(function))
+        return self._object(call_name(function), members_of_call(function))
 
     def _named(self, kind: Any, build: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         if kind not in self._names:

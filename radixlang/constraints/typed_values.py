@@ -70,36 +70,10 @@ class Output:
             return value if self.kind is str else self.parse(value)
         if isinstance(self.kind, type) and type(value) is self.kind:
             return value
-        return self.load(to_json(value))
-
-    def dump(self, value: Any) -> Any:
-        """A value of this type as JSON data that `load` reads back as an equal value.
-
-        Raises:
-            ValueParseError: the type's own serializer or InitVar does not let it be read back.
-        """
-        data = adapted(self.kind).data_of(value) if is_adapted(self.kind) else to_json(value)
-        if value is not None and self.load(data) != value:
-            raise ValueParseError(
-                f"{value!r} is written as {data!r}, which is read as another value of "
-                f"{type_name(self.kind)}; keep its text and parse that"
-            )
-        return data
-
-    def load(self, data: Any) -> Any:
-        """The value that JSON data of `dump` means; None is no value yet.
-
-        Raises:
-            ValueParseError: none of this type.
-        """
-        if data is None:
-            return None
         try:
-            if _has_parser(self.kind):
-                return self.kind.parse(self.kind.text_of(data))
-            return from_json(self.kind, data)
-        except (ValueError, TypeError, KeyError, ArithmeticError) as error:
-            raise ValueParseError(f"{data!r} is not a value of {type_name(self.kind)}") from error
+            return from_json(self.kind, to_json(value))
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueParseError(f"{value!r} is not a value of {type_name(self.kind)}") from error
 
 
 def output_for(kind: Any) -> Output:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from radixlang.constraints.json_values import arguments_from_json
 from radixlang.constraints.specs import Tool, ToolCall, Tools
+from radixlang.constraints.standard_types import readable_schema
+from radixlang.constraints.tool_schemas import tool_name
 from radixlang.constraints.typed_values import from_json, to_json
 from radixlang.errors import ParameterError, ValueParseError
 from radixlang.program.expressions import Expr, gen
@@ -26,11 +31,16 @@ class ToolResult:
 class ToolBox:
     """Functions by name, with a constraint for calls and descriptions for the prompt.
 
-    `s += box.gen("call")` generates a valid call; `s += box.run(s["call"]).text` answers it.
+    `s += box.gen("call")` generates a valid call; `s += box.run(s["call"]).text` answers it. In
+    an `async def` program it is `(await box.arun(await s.aget("call"))).text`.
+
+    Raises:
+        ParameterError: something in it is no function, or two share a name.
+        InvalidConstraintError: an argument of a function has no JSON form.
     """
 
     def __init__(self, functions: Iterable[Callable[..., Any]], **options: Any) -> None:
-        self._functions = {function.__name__: function for function in functions}
+        self._functions = _by_name(functions)
         self.constraint = Tools(tuple(map(Tool.of, self._functions.values())), **options)
 
     @property
@@ -42,7 +52,8 @@ class ToolBox:
         """The tools as JSON lines: name, description, parameters."""
         return "\n".join(
             json.dumps({"name": tool.name, "description": tool.description,
-                        "parameters": json.loads(tool.parameters)}, ensure_ascii=False)
+                        "parameters": readable_schema(json.loads(tool.parameters))},
+                       ensure_ascii=False)
             for tool in self.constraint.tools
         )  # fmt: skip
 
@@ -51,31 +62,110 @@ class ToolBox:
         return gen(name, tools=self.constraint, **options)
 
     def run(self, call: ToolCall | Mapping[str, Any]) -> ToolResult:
-        """Make a call. Whatever the function raises becomes text for the model."""
-        wanted = call if isinstance(call, ToolCall) else self._call_of(call)
-        function = self._functions.get(wanted.name)
-        if function is None:
-            error: BaseException = ParameterError(
-                f"no tool {wanted.name!r}; there are: {', '.join(self.names)}"
-            )
-            return ToolResult(wanted, _error_text(error), error=error)
+        """Make a call. Whatever the function raises becomes text for the model.
+
+        An `async def` function runs to its end on a loop of its own.
+
+        Raises:
+            ParameterError: it is `async def`, and this thread runs a loop: `await box.arun(call)`.
+        """
+        wanted = self._call_of(call)
         try:
-            value = function(**_typed_arguments(function, wanted.arguments))
+            value = self._started(wanted)()
+            if inspect.isawaitable(value):
+                value = _finished(value, wanted.name)
+            return ToolResult(wanted, _text_of(value), value)
+        except _LoopRunningError as error:
+            raise ParameterError(str(error)) from None
         except Exception as failure:
             return ToolResult(wanted, _error_text(failure), error=failure)
-        return ToolResult(wanted, _text_of(value), value)
 
-    def _call_of(self, call: Mapping[str, Any]) -> ToolCall:
+    async def arun(self, call: ToolCall | Mapping[str, Any]) -> ToolResult:
+        """Make a call from an event loop: `async def` is awaited, other functions take a thread."""
+        wanted = self._call_of(call)
+        try:
+            start = self._started(wanted)
+            is_async = inspect.iscoroutinefunction(self._functions[wanted.name])
+            value = start() if is_async else await asyncio.to_thread(start)
+            if inspect.isawaitable(value):
+                value = await value
+            return ToolResult(wanted, _text_of(value), value)
+        except Exception as failure:
+            return ToolResult(wanted, _error_text(failure), error=failure)
+
+    def _started(self, call: ToolCall) -> Callable[[], Any]:
+        """The call with its arguments typed, ready to be made."""
+        function = self._functions.get(call.name)
+        if function is None:
+            raise ParameterError(f"no tool {call.name!r}; there are: {', '.join(self.names)}")
+        if isinstance(function, type):
+            return lambda: from_json(function, dict(call.arguments))
+        arguments = arguments_from_json(function, dict(call.arguments))
+        return lambda: function(**arguments)
+
+    def _call_of(self, call: ToolCall | Mapping[str, Any]) -> ToolCall:
+        if isinstance(call, ToolCall):
+            return call
         spec = self.constraint
-        return ToolCall(str(call.get(spec.name_key)), dict(call.get(spec.arguments_key) or {}))
+        inner = call.get("function", call) if isinstance(call, Mapping) else None
+        if not isinstance(inner, Mapping) or not isinstance(inner.get(spec.name_key), str):
+            raise ParameterError(
+                f"a call is a ToolCall or a dict with {spec.name_key!r} and "
+                f"{spec.arguments_key!r}, got {call!r:.80}"
+            )
+        return ToolCall(inner[spec.name_key], _arguments(inner.get(spec.arguments_key) or {}))
 
 
-def _typed_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    data = dict(arguments)
-    if not hasattr(function, "__code__"):
-        return data
-    typed: dict[str, Any] = from_json(function, data)
-    return typed
+def _arguments(given: Any) -> dict[str, Any]:
+    """Arguments as a dict, or as JSON in a string, as chat interfaces send them."""
+    try:
+        found = json.loads(given) if isinstance(given, str) else given
+    except ValueError as error:
+        raise ParameterError(
+            f"the arguments of a call are no JSON: {error}: {given!r:.80}"
+        ) from None
+    if not isinstance(found, Mapping):
+        raise ParameterError(f"the arguments of a call are an object, got {found!r:.80}")
+    return dict(found)
+
+
+class _LoopRunningError(Exception):
+    """An `async def` tool was called where a loop runs already."""
+
+
+def _by_name(functions: Iterable[Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    if callable(functions) or isinstance(functions, (str, Mapping)):
+        raise ParameterError(f"a ToolBox takes a list of functions, got {functions!r:.80}")
+    found: dict[str, Callable[..., Any]] = {}
+    for function in functions:
+        if not callable(function):
+            raise ParameterError(
+                f"a ToolBox runs functions, got {function!r:.80}; for tools that are run elsewhere "
+                "use gen(tools=[…])"
+            )
+        name = tool_name(function)
+        if name in found:
+            raise ParameterError(f"two tools are called {name!r}; give one of them another name")
+        found[name] = function
+    return found
+
+
+def _finished(value: Awaitable[Any], name: str) -> Any:
+    """What an awaitable comes to, on a loop of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_awaited(value))
+    if inspect.iscoroutine(value):
+        value.close()
+    raise _LoopRunningError(
+        f"the tool {name} is async def and an event loop runs in this thread: "
+        "await box.arun(call) in an async def program"
+    )
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
 
 
 def _text_of(value: Any) -> str:

@@ -8,6 +8,7 @@ file imports nothing and calls nothing but constructors of values.
 from __future__ import annotations
 
 import base64
+import collections
 import dataclasses
 import datetime
 import enum
@@ -19,11 +20,18 @@ from pathlib import Path, PurePath
 from typing import Any
 from uuid import UUID
 
+from radixlang.constraints.pydantic_types import adapted, is_adapted
+from radixlang.constraints.standard_types import STANDARD_TYPES
 from radixlang.constraints.typed_values import to_json
 
 _TYPE, _VALUE = "$type", "value"
 _PLAIN = (str, int, float, bool, type(None))
 _SCALARS: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    **{
+        kind: (text.write, text.read)
+        for kind, text in STANDARD_TYPES.items()
+        if kind.__module__ == "ipaddress"
+    },
     datetime.date: (datetime.date.isoformat, datetime.date.fromisoformat),
     datetime.datetime: (datetime.datetime.isoformat, datetime.datetime.fromisoformat),
     datetime.time: (datetime.time.isoformat, datetime.time.fromisoformat),
@@ -41,7 +49,7 @@ _SCALARS: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     ),
 }
 _SEQUENCES: dict[type, Callable[[Any], Any]] = {
-    tuple: tuple, set: set, frozenset: frozenset,
+    tuple: tuple, set: set, frozenset: frozenset, collections.deque: collections.deque,
 }  # fmt: skip
 _NAMED: dict[str, type] = {f"{kind.__module__}:{kind.__qualname__}": kind
                            for kind in (*_SCALARS, *_SEQUENCES)}  # fmt: skip
@@ -102,11 +110,11 @@ def _encode(value: Any) -> Any:
         return _tagged(kind, value.name)
     if isinstance(value, PurePath):
         return {_TYPE: "pathlib:Path", _VALUE: str(value)}
+    if is_adapted(kind):
+        return _tagged(kind, adapted(kind).data_of(value))
     if dataclasses.is_dataclass(value):
         return _tagged(kind, {f.name: _encode(getattr(value, f.name))
                               for f in dataclasses.fields(value)})  # fmt: skip
-    if hasattr(value, "model_dump"):
-        return _tagged(kind, value.model_dump(mode="json"))
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return _tagged(kind, {name: _encode(item) for name, item in value._asdict().items()})
     return to_json(value)
@@ -146,8 +154,8 @@ def _decode(data: Any) -> Any:
 def _construct(kind: Any, value: Any) -> Any:
     if issubclass(kind, enum.Enum):
         return kind[value]
-    if hasattr(kind, "model_validate"):
-        return kind.model_validate(value)
+    if is_adapted(kind):
+        return adapted(kind).read(value)
     parts = {name: _decode(item) for name, item in value.items()}
     if not dataclasses.is_dataclass(kind):
         if not (issubclass(kind, tuple) and hasattr(kind, "_fields")):

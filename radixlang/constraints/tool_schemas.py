@@ -1,0 +1,75 @@
+"""What a tool is called, what its arguments are and what it says of itself: functions and dicts."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from radixlang.constraints.schema_parts import closed_object
+from radixlang.constraints.type_schemas import schema_of, schema_of_call
+from radixlang.errors import InvalidConstraintError
+
+# where the schema stands in the formats that are about: chat templates, MCP, two vendors
+_SCHEMA_KEYS = ("parameters", "inputSchema", "input_schema")
+_NO_ARGUMENTS = closed_object({}, [])
+
+
+def tool_name(function: Callable[..., Any]) -> str:
+    """The name of a function, of what a partial calls, or of a callable object's class.
+
+    Raises:
+        InvalidConstraintError: it has none that a model could write.
+    """
+    inner = function.func if isinstance(function, functools.partial) else function
+    name = getattr(inner, "__name__", None) or type(inner).__name__
+    if not name.isidentifier():
+        raise InvalidConstraintError(
+            f"the tool {function!r} has no name that a model can write; use def name(…)"
+        )
+    return str(name)
+
+
+def parts_of_function(function: Callable[..., Any]) -> tuple[str, Any, str]:
+    """Name, schema of the arguments and description of a function or a class.
+
+    Raises:
+        InvalidConstraintError: it has no name, yields, or has an argument that has no schema.
+    """
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidConstraintError(
+            f"the tool {tool_name(function)} yields; a tool returns one answer, such as a list"
+        )
+    inner = function.func if isinstance(function, functools.partial) else function
+    schema = schema_of(function) if isinstance(function, type) else schema_of_call(function)
+    return tool_name(function), schema, inspect.cleandoc(inner.__doc__ or "")
+
+
+def parts_of_mapping(tool: Mapping[str, Any]) -> tuple[str, Any, str]:
+    """Name, schema of the arguments and description of a tool that is described by a dict.
+
+    Raises:
+        InvalidConstraintError: no name, or the schema stands under a name that is not known.
+    """
+    inner = tool.get("function", tool)
+    if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
+        raise InvalidConstraintError(f"a tool needs a name, got {dict(tool)!r}")
+    given = [key for key in _SCHEMA_KEYS if inner.get(key) is not None]
+    if len(given) > 1:
+        raise InvalidConstraintError(
+            f"the tool {inner['name']!r} has {' and '.join(given)}; keep one of them"
+        )
+    if not given:
+        _refuse_other_keys(inner)
+    schema = inner[given[0]] if given else _NO_ARGUMENTS
+    return inner["name"], schema, str(inner.get("description") or "")
+
+
+def _refuse_other_keys(inner: Mapping[str, Any]) -> None:
+    for key, value in inner.items():
+        if isinstance(value, Mapping) and {"properties", "$ref", "anyOf"} & value.keys():
+            raise InvalidConstraintError(
+                f"the tool {inner['name']!r} has its schema under {key!r}; "
+                f"the key is one of {', '.join(_SCHEMA_KEYS)}"
+            )
