@@ -8,6 +8,7 @@ The language knows these types and nothing else of a runtime. The engine in
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -24,7 +25,7 @@ from radixlang.user_code import user_threads
 T = TypeVar("T")
 log = logging.getLogger("radixlang")
 
-FinishReason = Literal["eos", "stop", "length", "constraint"]
+FinishReason = Literal["eos", "stop", "length", "constraint", "stopped"]
 
 
 class Markup(str):
@@ -34,12 +35,31 @@ class Markup(str):
     __slots__ = ()
 
 
+_ROLE = re.compile(r"[^\W\d][\w-]*")
+
+
+def check_role(role: Any) -> None:
+    """Raise a ParameterError unless the role is a name: a template writes it as it is, and special
+    tokens in it would be recognised."""
+    if not isinstance(role, str) or _ROLE.fullmatch(role) is None:
+        raise ParameterError(
+            f"a role must be a name of letters, digits, '_' and '-' such as 'user', got {role!r}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation, content byte for byte as the program wrote it."""
+    """One turn of a conversation, content byte for byte as the program wrote it.
+
+    Raises:
+        ParameterError: the role is no name.
+    """
 
     role: str
     content: str
+
+    def __post_init__(self) -> None:
+        check_role(self.role)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +94,7 @@ class Completion:
 
     `text` excludes the stop string or end token that ended it; `token_ids` are the tokens
     that stay on the branch. `stop_reason` is the stop string or token id, where one matched.
+    "stopped" is a generation that `Generation.stop` ended: its text is what there was by then.
     """
 
     text: str
@@ -152,10 +173,16 @@ class Generation(Reply[Completion]):
     together, with the next token at the latest, and all of them before the end.
     """
 
-    def __init__(self, on_cancel: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        on_cancel: Callable[[], None] | None = None,
+        on_stop: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__()
         self._on_cancel = on_cancel
+        self._on_stop = on_stop
         self.is_followed = False
+        self.is_stopping = False  # `stop` was called
         self._lock = RLock()  # of deltas and readers
         self._deltas: list[Delta] = []
         self._readers: list[Callable[[Delta | None], None]] = []
@@ -199,6 +226,20 @@ class Generation(Reply[Completion]):
             self._on_cancel()
         else:
             self.fail(CancelledError("the generation was cancelled"))
+        return True
+
+    def stop(self) -> bool:
+        """Ask the backend to end here and keep the text so far; False if it had ended already.
+
+        The future then has a Completion that is "stopped" (empty if nothing was generated yet),
+        and the branch goes on behind its text. Under a constraint it is as if max_tokens had been
+        reached: `finish="close"` closes the text, anything else is an IncompleteError.
+        """
+        if self.done():
+            return False
+        self.is_stopping = True
+        if self._on_stop is not None:
+            self._on_stop()
         return True
 
     def fail(self, error: BaseException) -> None:

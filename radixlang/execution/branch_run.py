@@ -52,14 +52,15 @@ class Cell:
     """
 
     __slots__ = ("block", "callbacks", "choice", "completion", "deltas", "done", "ended_s", "error",
-                 "failure", "forced", "generation", "name", "partial", "posted_s", "seed", "seen",
-                 "value")  # fmt: skip
+                 "failure", "forced", "generation", "is_stopping", "name", "partial", "posted_s",
+                 "seed", "seen", "value")  # fmt: skip
 
     def __init__(self, block: int, name: str | None = None) -> None:
         self.block = block
         self.name = name
         self.done = False
         self.seen = False
+        self.is_stopping = False  # the generation is to end, or not to begin
         self.value: Any = None
         self.error: ProgramError | None = None
         self.posted_s = 0.0

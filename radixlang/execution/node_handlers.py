@@ -84,6 +84,8 @@ def handle_gen(run: Run, stream: Stream, node: Gen) -> bool:
     generation = branch_of(stream).generate(params, run.constraint_for(node))
     run.hint(stream)
     cell.generation = generation
+    if cell.is_stopping:
+        generation.stop()
     stream.pieces.append(cell)
     run.begin(stream)
     if run.streaming:

@@ -107,6 +107,9 @@ class Recorder:
             )
         return tuple(parts)
 
+    def notify(self) -> None:
+        """Something that a reader on another thread may wait for has changed."""
+
     def read(self, block: Block, ref: Ref) -> Any:
         """The value at ref, as Python in the program sees it."""
         raise NotImplementedError

@@ -153,6 +153,10 @@ class Run(Driver):
         """End the run and free what only it holds."""
         self.abort(CancelledError("the program was cancelled by its owner"))
 
+    def stop_cell(self, cell: Cell) -> None:
+        """End one generation with the text it has; one that has not begun becomes empty."""
+        self.post(partial(_stop, cell))
+
     def fail_from_program(self, error: BaseException) -> None:
         """The program's own code has raised: end the run, with that as its error."""
         self.program_ended = True
@@ -216,6 +220,12 @@ class Run(Driver):
         assert isinstance(self.constraints, dict)
         if id(node.constraint) not in self.constraints:
             self.constraints[id(node.constraint)] = self.backend.compile_constraint(node.constraint)
+
+
+def _stop(cell: Cell) -> None:
+    cell.is_stopping = True
+    if cell.generation is not None:
+        cell.generation.stop()
 
 
 def closed_error(name: str, why: str) -> StateClosedError:

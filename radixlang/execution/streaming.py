@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from radixlang.errors import refuse_pickling
 from radixlang.execution.branch_run import Cell, piece_text
 from radixlang.execution.run import Run
+from radixlang.execution.timers import deadlines
 from radixlang.graph.nodes import Block, Ref
 
 if TYPE_CHECKING:
@@ -29,41 +31,91 @@ class Event:
 class ProgramStream:
     """A program that runs while it is read. Iterating gives an Event for every piece.
 
-    Every iterator raises the program's error at its end, if there is one.
+    Every iterator raises the program's error at its end, if there is one. The program ends with
+    its reader: when the last open iterator is left early, at the end of a `with` block, or when
+    nobody holds the stream, an iterator of it, or its `state` any more.
     """
 
     def __init__(self, run: Run, state: State) -> None:
         self._run = run
-        self.state = state
+        self._state = state
+        self._num_open = 0  # iterators that have begun and have not ended
+        self._is_shared = False  # somebody has the state, and may read it without this object
+
+    @property
+    def state(self) -> State:
+        """The program's state, to read and to cancel; what has not come yet is waited for."""
+        self._is_shared = True
+        return self._state
+
+    def __enter__(self) -> ProgramStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
+
+    async def __aenter__(self) -> ProgramStream:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cancel()
+
+    def __del__(self) -> None:
+        if not self._is_shared and not self._run.finished:
+            # On another thread: garbage may be collected wherever this one holds a lock.
+            deadlines.after(0, self._run.cancel)
 
     def __reduce__(self) -> NoReturn:
         refuse_pickling("a stream of a program", "pickle the events that came out of it")
 
     def __iter__(self) -> Iterator[Event]:
-        return _sync(self._run, self._event_steps())
+        return self._read(self._event_steps())
 
     def __aiter__(self) -> AsyncIterator[Event]:
-        return _async(self._run, self._event_steps())
+        return self._aread(self._event_steps())
 
     def text(self) -> Iterator[str]:
         """The prompt of the main branch as it grows."""
-        return _sync(self._run, self._text_steps())
+        return self._read(self._text_steps())
 
     def atext(self) -> AsyncIterator[str]:
         """Like `text`, for a caller on an event loop."""
-        return _async(self._run, self._text_steps())
+        return self._aread(self._text_steps())
 
     def variable(self, name: str) -> Iterator[str]:
         """Pieces of one variable of the main branch; nothing if it is never bound."""
-        return _sync(self._run, self._variable_steps(name))
+        return self._read(self._variable_steps(name))
 
     def avariable(self, name: str) -> AsyncIterator[str]:
         """Like `variable`, for a caller on an event loop."""
-        return _async(self._run, self._variable_steps(name))
+        return self._aread(self._variable_steps(name))
 
     def cancel(self) -> None:
-        """End the program and free what only it holds."""
-        self._run.cancel()
+        """End the program and free what only it holds; nothing where it has ended."""
+        if not self._run.finished:
+            self._run.cancel()
+
+    def _read(self, steps: Steps) -> Iterator[Any]:
+        with self._reading():
+            yield from _sync(self._run, steps)
+
+    async def _aread(self, steps: Steps) -> AsyncIterator[Any]:
+        with self._reading():
+            async for item in _async(self._run, steps):
+                yield item
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """An open iterator; the last one that is left before its end ends the program."""
+        self._num_open += 1
+        is_left = True
+        try:
+            yield
+            is_left = False
+        finally:
+            self._num_open -= 1
+            if is_left and not self._num_open:
+                self.cancel()
 
     def _event_steps(self) -> Steps:
         run, position = self._run, 0
@@ -98,7 +150,7 @@ class ProgramStream:
         _raise(run)
 
     def _variable_steps(self, name: str) -> Steps:
-        run, state = self._run, self.state
+        run, state = self._run, self._state
         yield lambda: name in state or run.finished
         if name in state:
             found = state._lookup(name)

@@ -10,6 +10,7 @@ from typing import Any
 
 from radixlang.errors import ParameterError
 from radixlang.execution.recorder import Placeholder
+from radixlang.protocol import check_role
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams
 
 kind = type  # `type` is an argument's name below
@@ -166,8 +167,7 @@ def check_options(options: Sequence[Any]) -> None:
 
 def role(name: str, content: Any) -> Expr:
     """A whole turn of the conversation under the model's own chat template."""
-    if not isinstance(name, str) or not name:
-        raise ParameterError(f"a role must be a name, got {name!r}")
+    check_role(name)
     return Expr((RoleOpen(name), *as_expr(content).items, RoleClose(name)))
 
 

@@ -143,7 +143,7 @@ class Joined(Sequence[Any]):
         value where there is a reducer. Waits for it."""
         recorder = self._state._recorder
         if isinstance(recorder, Run):
-            return recorder.read(self._state._block, self.ref)
+            return self._state._read(self.ref)
         if not self.refs:
             return recorder.defer(self.ref)
         values = [None if ref is None else recorder.defer(ref) for ref in self.refs]

@@ -19,6 +19,7 @@ from radixlang.execution.run import Run, RunOptions
 from radixlang.execution.streaming import ProgramStream
 from radixlang.graph.nodes import Arg, Graph
 from radixlang.program.state import State
+from radixlang.program.stream_state import StreamState
 from radixlang.program.tracing import Tracer, is_boundary, record_boundary
 from radixlang.protocol import Backend
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams
@@ -129,7 +130,7 @@ class Program:
             tell_end(state)
 
         threading.Thread(target=work, name=f"radixlang-stream-{self.name}", daemon=True).start()
-        return ProgramStream(run, state)
+        return ProgramStream(run, StreamState(state))
 
     def run_batch(self, rows: Iterable[Mapping[str, Any]], **options: Any) -> list[Result]:
         """One Result a row, in order; see `radixlang.records.batch.run_batch`."""

@@ -35,8 +35,9 @@ from radixlang.program.expressions import (
     as_expr,
 )
 from radixlang.program.role_context import RoleContext
+from radixlang.program.state_values import converted
 from radixlang.program.variables import Captured, Constant, Named, Names, Outer
-from radixlang.protocol import Message
+from radixlang.protocol import Message, check_role
 
 if TYPE_CHECKING:
     from radixlang.program.groups import ForkGroup, Joined
@@ -169,6 +170,7 @@ class State(Named):
 
     def role_begin(self, role: str) -> State:
         """Open a turn."""
+        check_role(role)
         self._check_open()
         if self._role is not None:
             raise ParameterError(f"turn {role!r} opened inside the open turn {self._role!r}")
@@ -353,12 +355,7 @@ class State(Named):
         Raises:
             ValueParseError: the text is not a value of that type.
         """
-        value = self[name]
-        if kind is None or isinstance(value, Placeholder):
-            return value
-        from radixlang.constraints.typed_values import output_for
-
-        return output_for(kind).convert(value)
+        return converted(self[name], kind)
 
     def ref(self, name: str) -> Placeholder:
         """The value for an f-string, without waiting: `f"{s.ref('x')}"` waits in the graph."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar, overload
 
 from radixlang.errors import NeedsValueError, ParameterError, ProgramError, refuse_pickling
 from radixlang.execution.branch_run import Cell, Choice, Stream
-from radixlang.execution.recorder import Recorder
+from radixlang.execution.recorder import Placeholder, Recorder
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Block, Ref
 from radixlang.protocol import Completion, Usage
+
+T = TypeVar("T")
 
 
 class Reading:
@@ -48,22 +50,41 @@ class Reading:
             ProgramError: the first error of this program.
         """
         found = self._lookup(name)
-        if isinstance(found, Ref):
-            return self._recorder.read(self._block, found)
-        return found.value
+        return self._read(found) if isinstance(found, Ref) else found.value
 
-    async def aget(self, name: str) -> Any:
-        """Like `s[name]`, without blocking the event loop."""
+    @overload
+    async def aget(self, name: str) -> Any: ...
+    @overload
+    async def aget(self, name: str, kind: type[T]) -> T: ...
+    @overload
+    async def aget(self, name: str, kind: Any) -> Any: ...
+    async def aget(self, name: str, kind: Any = None) -> Any:
+        """Like `s[name]`, or `s.get(name, kind)`, without blocking the event loop."""
+        return converted(await self._aget(name), kind)
+
+    async def _aget(self, name: str) -> Any:
         found = self._lookup(name)
         ref = found if isinstance(found, Ref) else getattr(found, "ref", None)
         if ref is None:
             return found.value
         if hasattr(found, "constraint"):  # a capture: its generation is awaited, then searched
-            await self._run().read_async(self._block, ref)
+            await self._read_async(ref)
             return found.value
+        return await self._read_async(ref)
+
+    def _read(self, ref: Ref) -> Any:
+        return self._recorder.read(self._block, ref)
+
+    async def _read_async(self, ref: Ref) -> Any:
         if not isinstance(self._recorder, Run):
             return self._recorder.read(self._block, ref)
         return await self._recorder.read_async(self._block, ref)
+
+    def _look(self, run: Run, ref: Ref) -> Cell:
+        return run.look(self._block, ref)
+
+    def _boundary(self, run: Run, reason: str) -> None:
+        run.boundary(self._block, reason)
 
     def values(self) -> dict[str, Any]:
         """Every variable and its value; waits for all of them."""
@@ -79,7 +100,7 @@ class Reading:
     async def atext(self) -> str:
         """Like `text()`, without blocking the event loop."""
         run = self._run()
-        run.boundary(self._block, "the text")
+        self._boundary(run, "the text")
         length = len(self._block.nodes)
         await run.wait_async(lambda: self._is_settled(length))
         return self._checked_stream().text()
@@ -96,7 +117,7 @@ class Reading:
         run = self._run()
         is_ready = self._is_settled(len(self._block.nodes))
         run.check_may_block(is_ready, "the text", "await s.atext() first")
-        run.boundary(self._block, "the text")
+        self._boundary(run, "the text")
         length = len(self._block.nodes)
         run.wait(lambda: self._is_settled(length))
         return self._checked_stream()
@@ -132,6 +153,23 @@ class Reading:
         run, cell = self._cell(name)
         return follow_cell_async(run, self._block, cell)
 
+    def stop(self, name: str) -> None:
+        """End the generation of a variable here and keep its text; the program goes on behind it.
+
+        Its finish reason is "stopped"; one that has not begun becomes empty, one that is over stays
+        as it is. Of joined variables and samples every branch's is ended. May be called from any
+        thread. Under a constraint it is as if `max_tokens` had been reached.
+
+        Raises:
+            ParameterError: the variable is a value of Python.
+        """
+        refs = _refs_of(self._lookup(name))
+        if not refs:
+            raise ParameterError(f"{name!r} was set by Python; only a generation can be stopped")
+        run = self._run()
+        for ref in refs:
+            run.stop_cell(run.cell(ref.block, ref.slot, ref.name))
+
     # -- what a generation tells --------------------------------------------------------
 
     def completion(self, name: str) -> Completion:
@@ -164,7 +202,7 @@ class Reading:
         if instead:
             is_ready = run.cell(found.block, found.slot, found.name).done
             run.check_may_block(is_ready, repr(name), instead)
-        return run, run.look(self._block, found)
+        return run, self._look(run, found)
 
     def _finished_cell(self, name: str) -> Cell:
         run, cell = self._cell(name, f"await s.aget({name!r}) first")
@@ -222,6 +260,27 @@ class Reading:
         if path is not None:
             Path(path).write_text(page, encoding="utf-8", errors="replace")
         return page
+
+
+def _refs_of(found: Any) -> list[Ref]:
+    """The generations behind a variable: one, those of joined branches, or none."""
+    if isinstance(found, Ref):
+        return [found]
+    refs = [ref for ref in getattr(found, "refs", ()) if ref is not None]
+    return refs or ([found.ref] if hasattr(found, "ref") else [])
+
+
+def converted(value: Any, kind: Any) -> Any:
+    """The value as one of the type; as it is where there is no type, or no value yet.
+
+    Raises:
+        ValueParseError: the text is not a value of that type.
+    """
+    if kind is None or isinstance(value, Placeholder):
+        return value
+    from radixlang.constraints.typed_values import output_for
+
+    return output_for(kind).convert(value)
 
 
 def _base_settled(stream: Stream) -> bool:

@@ -18,12 +18,17 @@ Scorer = Callable[[State], float]
 
 
 def mean_logprob(name: str) -> Scorer:
-    """A scorer: mean log-probability of a generation; it must ask for `logprobs=True`."""
+    """A scorer: mean log-probability of a generation; it must ask for `logprobs=True`.
+
+    A generation without a token has the score -inf: it is chosen only where all are empty.
+    """
 
     def score(state: State) -> float:
         logprobs = state.completion(name).logprobs
-        if not logprobs:
+        if logprobs is None:
             raise ParameterError(f"gen({name!r}) needs logprobs=True to be scored by them")
+        if not logprobs:
+            return float("-inf")
         return sum(entry.logprob for entry in logprobs) / len(logprobs)
 
     return score

@@ -37,7 +37,7 @@ class Captured:
         """The captured text; None where the text has no such part."""
         from radixlang.constraints.specs import match
 
-        text = self.state._recorder.read(self.state._block, self.ref)
+        text = self.state._read(self.ref)
         if not isinstance(text, str):
             raise NeedsValueError(f"the capture {self.name!r} of {text!r} was asked for")
         return (match(self.constraint, text).captures or {}).get(self.name)
@@ -71,6 +71,7 @@ class Named(Reading):
             if self._names is None:
                 self._names = {}
             self._names[name] = value
+            self._recorder.notify()
 
     def _bind_generation(self, name: str | None, ref: Ref, constraint: Any) -> None:
         """Bind a generation, and the parts that its constraint captures."""

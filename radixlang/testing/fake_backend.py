@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from radixlang.constraints.specs import Choices, JsonSchema, Regex
 from radixlang.errors import (
@@ -31,7 +31,15 @@ from radixlang.errors import (
     refuse_pickling,
 )
 from radixlang.explain.token_trie import TokenTrie
-from radixlang.protocol import Branch, Completion, Delta, Message, OptionScore, Usage
+from radixlang.protocol import (
+    Branch,
+    Completion,
+    Delta,
+    FinishReason,
+    Message,
+    OptionScore,
+    Usage,
+)
 from radixlang.sampling_params import SamplingParams
 from radixlang.testing import fake_branch
 from radixlang.testing.fake_branch import FakeBranch, Plan
@@ -224,8 +232,7 @@ class FakeBackend:
             return Plan([], None, answer)
         started = time.monotonic()
         kept, reason, stop = self._cut(answer, len(prompt), params)
-        if constraint is not None:
-            reason = _check_constraint(constraint, kept, reason)
+        reason = _check_constraint(constraint, kept, reason)
         cached = self._trie(namespace).insert(prompt)
         ids = self.codec.encode_run([kept], at_start=False)
         usage = Usage(
@@ -235,15 +242,30 @@ class FakeBackend:
         )  # fmt: skip
         logprobs = fake_branch.fake_logprobs(prompt, ids, params)
         completion = Completion(kept, tuple(ids), reason, stop, logprobs, usage)
-        return Plan(self._deltas(kept), completion, None)
+        return Plan(self._deltas(kept), completion, None, constraint)
+
+    def cut_short(self, plan: Plan) -> None:
+        """Let a plan end with what it has pushed: its owner has stopped it."""
+        completion = plan.completion
+        assert completion is not None
+        text = "".join(delta.text for delta in plan.deltas[: plan.num_played])
+        ids = tuple(self.codec.encode_run([text], at_start=False))
+        logprobs = None if completion.logprobs is None else completion.logprobs[: len(ids)]
+        usage = replace(completion.usage, num_generated_tokens=len(ids))
+        try:
+            reason = _check_constraint(plan.constraint, text, "stopped")
+        except (IncompleteError, ScriptError) as error:
+            plan.error = error
+        else:
+            plan.completion = Completion(text, ids, reason, None, logprobs, usage)
 
     def keep(self, namespace: str, tokens: list[int], completion: Completion) -> None:
         """Cache a finished generation and count it.
 
-        A generation that ended by its length has sampled its last token and not computed it:
-        what follows computes it, once.
+        A generation that ended by its length, or was stopped, has sampled its last token and not
+        computed it: what follows computes it, once.
         """
-        is_cut = completion.finish_reason == "length"
+        is_cut = completion.finish_reason in ("length", "stopped")
         self._trie(namespace).insert(tokens[:-1] if is_cut else tokens)
         old, usage = self._stats, completion.usage
         self._stats = replace(
@@ -302,7 +324,7 @@ class FakeBackend:
 
     def _cut(
         self, answer: str, prompt_length: int, params: SamplingParams
-    ) -> tuple[str, Literal["eos", "stop", "length", "constraint"], str | None]:
+    ) -> tuple[str, FinishReason, str | None]:
         floor = len(self._within(answer, params.min_tokens))
         hits = [(at, stop) for stop in params.stop if (at := answer.find(stop, floor)) >= 0]
         for pattern in params.stop_regex:
@@ -348,8 +370,10 @@ def _made_up(prompt: str, params: SamplingParams, constraint: Any) -> Answer:
     return " ".join(_WORDS[byte % len(_WORDS)] for byte in digest[:3])
 
 
-def _check_constraint(constraint: Any, text: str, reason: str) -> Literal["constraint"]:
+def _check_constraint(constraint: Any, text: str, reason: FinishReason) -> FinishReason:
     """Only what the standard library can tell: that is enough to catch a wrong script."""
+    if constraint is None:
+        return reason
     if isinstance(constraint, Regex):
         fits = re.fullmatch(constraint.pattern, text, re.DOTALL) is not None
     elif isinstance(constraint, Choices):
@@ -358,8 +382,9 @@ def _check_constraint(constraint: Any, text: str, reason: str) -> Literal["const
         fits = _is_json(text)
     else:
         fits = True
-    if not fits and reason == "length":
-        raise IncompleteError(f"max_tokens was reached inside {constraint!r}: {text!r}", text)
+    if not fits and reason in ("length", "stopped"):
+        what = "max_tokens was reached" if reason == "length" else "the generation was stopped"
+        raise IncompleteError(f"{what} inside {constraint!r}: {text!r}", text)
     if not fits:
         raise ScriptError(f"the script's answer {text!r} does not satisfy {constraint!r}")
     return "constraint"

@@ -6,6 +6,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,8 @@ class Link:
 class FakeBranch:
     """A Branch of the FakeBackend. Operations queue while a generation streams with a delay."""
 
-    __slots__ = ("backend", "busy", "error", "is_open", "namespace", "queue", "running", "tail")
+    __slots__ = ("backend", "busy", "error", "is_open", "namespace", "plan", "queue", "running",
+                 "tail")  # fmt: skip
 
     def __init__(
         self, backend: FakeBackend, namespace: str, tail: Link | None = None, busy: bool = False
@@ -52,6 +54,7 @@ class FakeBranch:
         self.error: BaseException | None = None
         self.queue: deque[Callable[[], None]] | None = None
         self.running: Generation | None = None
+        self.plan: Plan | None = None
 
     # -- the protocol: every method posts and returns -----------------------------------
 
@@ -64,6 +67,7 @@ class FakeBranch:
         """Queue a generation by the script."""
         generation = Generation()
         generation._on_cancel = partial(self._cancel_generation, generation)
+        generation._on_stop = partial(self._post_stop, generation)
         self._post(partial(self._generate, params, constraint, generation), generation)
         return generation
 
@@ -197,46 +201,53 @@ class FakeBranch:
             self.error = failure
             generation.fail(failure)
             return
-        self.running = generation
+        self.running, self.plan = generation, plan
         self.busy = True
-        self._play(generation, plan.deltas, 0, plan.completion, plan.error)
+        self._play(generation, plan)
 
-    def _play(
-        self, generation: Generation, deltas: list[Delta], index: int,
-        completion: Completion | None, error: BaseException | None,
-    ) -> None:  # fmt: skip
+    def _play(self, generation: Generation, plan: Plan) -> None:
         """Push deltas one by one, each after the delay; then end."""
-        while index < len(deltas):
+        while plan.num_played < len(plan.deltas):
             if generation.done():
                 return
+            if generation.is_stopping:
+                self.backend.cut_short(plan)
+                break
             if self.backend.delay:
-                step = partial(self._push_then_play, generation, deltas, index, completion, error)
+                step = partial(self._push_then_play, generation, plan)
                 self.backend.post_later(self.backend.delay, step)
                 return
-            generation.push(deltas[index])
-            index += 1
-        self._end(generation, completion, error)
+            self._push(generation, plan)
+        self._end(generation, plan)
 
-    def _push_then_play(
-        self, generation: Generation, deltas: list[Delta], index: int,
-        completion: Completion | None, error: BaseException | None,
-    ) -> None:  # fmt: skip
+    def _push_then_play(self, generation: Generation, plan: Plan) -> None:
         if not generation.done():
-            generation.push(deltas[index])
-            self._play(generation, deltas, index + 1, completion, error)
+            self._push(generation, plan)
+            self._play(generation, plan)
 
-    def _end(
-        self, generation: Generation, completion: Completion | None, error: BaseException | None
-    ) -> None:
-        self.running = None
-        if error is not None:
-            self.error = error
-            generation.fail(error)
-        elif completion is not None:
-            self.tail = Link(self.tail, completion.token_ids)
-            self.backend.keep(self.namespace, self.settle(), completion)
-            generation.set_result(completion)
+    def _push(self, generation: Generation, plan: Plan) -> None:
+        plan.num_played += 1
+        generation.push(plan.deltas[plan.num_played - 1])
+
+    def _end(self, generation: Generation, plan: Plan) -> None:
+        self.running = self.plan = None
+        if plan.error is not None:
+            self.error = plan.error
+            generation.fail(plan.error)
+        elif plan.completion is not None:
+            self.tail = Link(self.tail, plan.completion.token_ids)
+            self.backend.keep(self.namespace, self.settle(), plan.completion)
+            generation.set_result(plan.completion)
         self.resume()
+
+    def _post_stop(self, generation: Generation) -> None:
+        with suppress(RuntimeClosedError):
+            self.backend.post(partial(self._end_early, generation))
+
+    def _end_early(self, generation: Generation) -> None:
+        if self.running is generation and self.plan is not None and not generation.done():
+            self.backend.cut_short(self.plan)
+            self._end(generation, self.plan)
 
     def _cancel_generation(self, generation: Generation) -> None:
         self.backend.post(partial(self._stop, generation))
@@ -246,7 +257,7 @@ class FakeBranch:
             self.error = CancelledError("the generation was cancelled by its owner")
             generation.fail(self.error)
             if self.running is generation:
-                self.running = None
+                self.running = self.plan = None
                 self.resume()
 
     def _cancel(self) -> None:
@@ -271,14 +282,17 @@ def _fail(future: Future[Any], error: BaseException) -> None:
 class Plan:
     """What a generation will do: deltas, then a completion or an error."""
 
-    __slots__ = ("completion", "deltas", "error")
+    __slots__ = ("completion", "constraint", "deltas", "error", "num_played")
 
     def __init__(
-        self, deltas: list[Delta], completion: Completion | None, error: BaseException | None
-    ) -> None:
+        self, deltas: list[Delta], completion: Completion | None, error: BaseException | None,
+        constraint: Any = None,
+    ) -> None:  # fmt: skip
         self.deltas = deltas
         self.completion = completion
         self.error = error
+        self.constraint = constraint
+        self.num_played = 0  # deltas that have been pushed
 
 
 def fake_logprobs(

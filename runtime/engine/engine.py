@@ -20,13 +20,20 @@ from functools import partial
 from queue import Empty
 from typing import Any
 
-from radixlang.errors import CancelledError, DeadlineError, RequestError, RuntimeClosedError
+from radixlang.errors import (
+    CancelledError,
+    ConstraintError,
+    DeadlineError,
+    RequestError,
+    RuntimeClosedError,
+)
+from radixlang.protocol import Generation
 from radixlang.runtime.cache.compaction import Compactor
 from radixlang.runtime.cache.lease import ProgramPins
 from radixlang.runtime.diagnostics.invariants import Violation
 from radixlang.runtime.engine.admin import picture
 from radixlang.runtime.engine.idle_tasks import Upkeep
-from radixlang.runtime.engine.inbox import Call, Cancel, Command, Inbox, Post
+from radixlang.runtime.engine.inbox import Call, Cancel, Command, Inbox, Post, Stop
 from radixlang.runtime.engine.kv_manager import Memory
 from radixlang.runtime.engine.model_runner import ModelRunner
 from radixlang.runtime.engine.output_checks import Verdicts
@@ -111,6 +118,10 @@ class EngineCore:
     def post_cancel_job(self, state: BranchState, future: Future[Any]) -> None:
         """Cancel one generation, unless it is over."""
         self._inbox.put(Cancel(state, future))
+
+    def post_stop(self, state: BranchState, generation: Generation) -> None:
+        """End one generation with the text it has, unless it is over."""
+        self._inbox.put(Stop(state, generation))
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Run a function between two steps and return its value.
@@ -205,8 +216,24 @@ class EngineCore:
             case Cancel(state, future):
                 if future is not None and not future.done():
                     self.fail_branch(state, CancelledError("the request was cancelled"))
+            case Stop(state, generation):
+                self._stop(state, generation)
             case Call(function, future):
                 self._run_call(function, future)
+
+    def _stop(self, state: BranchState, generation: Generation) -> None:
+        """End a generation that has begun; one that has not ends when it does."""
+        job = state.job
+        if not isinstance(job, GenerateJob) or job.generation is not generation:
+            return
+        try:
+            job.stop()
+        except ConstraintError as error:
+            self.fail_job(job, error)
+            return
+        if job.is_ready:
+            self.finish_job(job)
+            self.advance(state)
 
     def _run_call(self, function: Callable[[], Any], future: Future[Any]) -> None:
         try:
@@ -330,6 +357,8 @@ class EngineCore:
         self.counters.num_requests += 1
         job.branch.job = job
         if isinstance(job, GenerateJob):
+            if job.generation.is_stopping:
+                job.stop()
             self.count_generated(job)
         if job.is_ready:
             self.finish_job(job)

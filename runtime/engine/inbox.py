@@ -9,6 +9,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from radixlang.errors import RuntimeClosedError
+from radixlang.protocol import Generation
 from radixlang.runtime.requests.branch import BranchState, Operation, futures_of
 
 
@@ -29,6 +30,14 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Stop:
+    """End a generation here, with the text it has."""
+
+    state: BranchState
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """Run a function on the engine's thread."""
 
@@ -36,7 +45,7 @@ class Call:
     future: Future[Any]
 
 
-Command = Post | Cancel | Call
+Command = Post | Cancel | Stop | Call
 
 
 class Inbox:

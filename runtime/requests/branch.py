@@ -197,7 +197,10 @@ class EngineBranch:
         if not isinstance(params, SamplingParams):
             raise ParameterError(f"params must be SamplingParams, got {type(params).__name__}")
         core, state = self._runtime.core, self._state
-        generation = Generation(lambda: core.post_cancel_job(state, generation))
+        generation = Generation(
+            lambda: core.post_cancel_job(state, generation),
+            lambda: core.post_stop(state, generation),
+        )
         self._post(Generate(params, constraint, generation, _deadline(timeout_s)))
         return generation
 

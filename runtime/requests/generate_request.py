@@ -124,6 +124,15 @@ class GenerateJob(Job):
         """Whether deltas are published with every step: what was forced is told by them."""
         return self.generation.is_followed or self.matcher is not None
 
+    def stop(self) -> None:
+        """End here, unless it has ended.
+
+        Raises:
+            IncompleteError: the text so far does not satisfy the constraint.
+        """
+        if self.ended is None:
+            self._end("stopped", None)
+
     def tell(self, later: Callable[[Callable[[], None]], None]) -> None:
         """Publish the text that has become final."""
         delta = self.tracker.take_delta()
@@ -370,7 +379,7 @@ class GenerateJob(Job):
             self.judge = partial(_check_anew, constraint, text, self._incomplete(reason))
         elif matcher.is_complete:
             self.judge = partial(constraint.check, text) if constraint.has_check else None
-        elif constraint.finish == "close" and reason == "length":
+        elif constraint.finish == "close" and reason in ("length", "stopped"):
             self.judge, self._closes = matcher.close, True
         else:
             raise self._incomplete(reason)

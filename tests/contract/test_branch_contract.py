@@ -240,6 +240,49 @@ def test_cancelled_generation_raises(backend: Any, branch: Any) -> None:
     assert generation.done()
 
 
+def test_a_stopped_generation_keeps_its_text_and_the_branch_goes_on(
+    backend: Any, branch: Any
+) -> None:
+    before = backend.new_branch()
+    before.extend("Count: one, two,")
+    prompt = before.tokens().result(TIMEOUT)
+    before.release()
+    branch.extend(list(prompt))
+    generation = branch.generate(
+        SamplingParams(max_tokens=2000, ignore_eos=True, seed=1, heal=False)
+    )
+    heard: list[str] = []
+
+    def reader(delta: Any) -> None:
+        if delta is not None:
+            heard.append(delta.text)
+            generation.stop()
+
+    generation.subscribe(reader)
+    completion = generation.result(TIMEOUT)
+    assert completion.finish_reason == "stopped"
+    assert completion.stop_reason is None
+    assert 1 <= len(completion.token_ids) < 200
+    assert completion.text == "".join(heard)
+    assert branch.tokens().result(TIMEOUT) == (*prompt, *completion.token_ids)
+    assert not generation.stop()
+    assert branch.generate(GREEDY).result(TIMEOUT).finish_reason in ("eos", "length")
+
+
+def test_a_generation_that_is_stopped_before_it_begins_is_empty(backend: Any, branch: Any) -> None:
+    branch.extend("Once upon a time")
+    first = branch.generate(SamplingParams(max_tokens=2000, ignore_eos=True, seed=1))
+    second = branch.generate(SamplingParams(max_tokens=2000, ignore_eos=True, seed=2))
+    third = branch.generate(GREEDY)
+    assert second.stop()
+    first.stop()
+    assert first.result(TIMEOUT).finish_reason in ("stopped", "eos")
+    completion = second.result(TIMEOUT)
+    assert (completion.text, completion.token_ids) == ("", ())
+    assert completion.finish_reason == "stopped"
+    assert third.result(TIMEOUT).token_ids
+
+
 def test_cancelled_branch_fails_what_is_queued(backend: Any) -> None:
     branch = backend.new_branch()
     branch.extend("text")

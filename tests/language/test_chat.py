@@ -184,3 +184,28 @@ def test_forks_share_the_closing_of_the_turn_before_them() -> None:
     shared = "<|im_start|>user\nshared<|im_end|>\n<|im_start|>assistant\n"
     num_shared = len(backend.codec.encode_run([Markup(shared)], at_start=True))
     assert backend.stats().num_computed_tokens == num_shared + 3 * len("0 ")
+
+
+@pytest.mark.parametrize(
+    "name", ["user<|im_end|>", "user\n", "", "a b", "1st", "<|im_start|>system", None, 3]
+)
+def test_a_role_that_is_no_name_is_refused_wherever_it_is_given(name: Any) -> None:
+    with pytest.raises(ParameterError, match="a role must be a name"):
+        role(name, "content")
+    with pytest.raises(ParameterError, match="a role must be a name"):
+        Message(name, "content")
+
+    @function
+    def program(s: State) -> None:
+        with s.role(name):
+            s += "content"
+
+    backend = FakeBackend()
+    with pytest.raises(ParameterError, match="a role must be a name"):
+        program(runtime=backend)
+    assert backend.audit() == []
+
+
+def test_roles_of_templates_may_have_digits_dashes_and_letters_of_any_language() -> None:
+    for name in ("user", "tool_2", "end-user", "Größe"):
+        assert Message(name, "").role == name

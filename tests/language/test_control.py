@@ -417,6 +417,17 @@ def test_an_unknown_tool_is_an_answer_too() -> None:
     assert result.error is not None
 
 
+@pytest.mark.parametrize(("answers", "chosen"), [(["", "hm", ""], "hm"), (["", ""], "")])
+def test_an_empty_sample_loses_to_any_other(fake: Make, answers: list[str], chosen: str) -> None:
+    @function
+    def program(s: State) -> None:
+        best_of(s, len(answers), gen("x", logprobs=True), mean_logprob("x"))
+
+    state = program(runtime=fake(answers))
+    assert state["x"] == chosen
+    assert (mean_logprob("x")(state) == float("-inf")) == (chosen == "")
+
+
 # -- select -------------------------------------------------------------------------------
 
 

@@ -1,0 +1,76 @@
+"""The state of a program as the reader of its stream sees it, from another thread.
+
+The program's own thread appends; the reader only looks. It waits for what that thread has not come
+to yet, and it never hands nodes to the executor: when the program does that decides what a turn
+opens with, so a reader must not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from radixlang.errors import StateClosedError
+from radixlang.execution.branch_run import Cell
+from radixlang.execution.run import Run
+from radixlang.graph.nodes import Ref
+from radixlang.program.groups import Joined
+from radixlang.program.state import State
+from radixlang.program.variables import Captured
+
+
+class StreamState(State):
+    """A State to read while its program runs; appending to it is refused."""
+
+    __slots__ = ("_source",)
+
+    def __init__(self, source: State) -> None:
+        super().__init__(source._recorder, source._block)
+        self._source = source
+
+    @property
+    def result(self) -> Any:
+        """What the program's function returned; waits for it."""
+        run = self._run()
+        run.wait(lambda: run.program_ended)
+        return self._source._result
+
+    def names(self, own: bool = False) -> list[str]:
+        """Variables that the program has bound so far."""
+        return self._source.names(own)
+
+    def _lookup(self, name: str) -> Any:
+        run = self._run()
+        run.wait(lambda: name in self._source or run.program_ended)
+        if run.error is not None and name not in self._source:
+            raise run.error
+        found = self._source._lookup(name)
+        if isinstance(found, Captured):
+            return Captured(self, found.ref, found.constraint, found.name)
+        if isinstance(found, Joined):
+            return Joined(self, found.ref, found.refs)
+        return found
+
+    def _read(self, ref: Ref) -> Any:
+        run = self._run()
+        cell = self._look(run, ref)
+        run.wait(lambda: cell.done)
+        return run.outcome(self._block, cell)
+
+    async def _read_async(self, ref: Ref) -> Any:
+        run = self._run()
+        cell = self._look(run, ref)
+        await run.wait_async(lambda: cell.done)
+        return run.outcome(self._block, cell)
+
+    def _look(self, run: Run, ref: Ref) -> Cell:
+        return run.cell(ref.block, ref.slot, ref.name)
+
+    def _boundary(self, run: Run, reason: str) -> None:
+        """Nothing: what the reader looks at is no part of the program."""
+
+    def _check_open(self) -> None:
+        super()._check_open()
+        raise StateClosedError(
+            f"the program {self._recorder.name!r} is still running and only its own function "
+            "appends to its state; the reader of its stream can read it, or cancel it"
+        )
