@@ -1,4 +1,4 @@
-"""Progress bars: for a person at a terminal, after half a second; nothing at all elsewhere.
+"""Progress bars: at a terminal and in a notebook, after half a second; nothing at all elsewhere.
 
 The runtime shows its own with this too: the one module of the language, beside the seam, that it
 knows, so that all bars look alike.
@@ -6,6 +6,7 @@ knows, so that all bars look alike.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
@@ -15,13 +16,15 @@ Item = TypeVar("Item")
 
 DELAY_S = 0.5  # what is done sooner shows no bar
 _LOOK_EVERY_S = 0.1
+_NOTEBOOK_SHELLS = {"ZMQInteractiveShell", "Shell"}  # Jupyter's and its kin; Colab's
 
 
 def row_bar(num_rows: int, *, wanted: bool | None = None) -> Any:
     """A bar of tqdm to `update(1)` and `close()`.
 
     Args:
-        wanted: None shows it on a terminal and nowhere else; True and False say so themselves.
+        wanted: None shows it where a person looks: at a terminal or in a notebook; True and
+            False say so themselves.
     """
     return _bar(None, num_rows, "row", wanted)
 
@@ -38,7 +41,7 @@ def awaited(
     future: Future[Item], what: str, total: int, unit: str, done: Callable[[], int]
 ) -> Item:
     """The future's result; until it is there, a bar follows the counter `done()`."""
-    if sys.stderr.isatty():
+    if is_watched():
         begin = done()
         with _bar(what, total, unit) as bar:
             while not future.done():
@@ -47,10 +50,31 @@ def awaited(
     return future.result()
 
 
+def is_watched() -> bool:
+    """Whether what is written to stderr is seen as it comes: at a terminal, or in a notebook."""
+    return sys.stderr.isatty() or in_notebook()
+
+
+def in_notebook() -> bool:
+    """Whether this process runs the cells of a notebook."""
+    shell = sys.modules.get("IPython")
+    return shell is not None and type(shell.get_ipython()).__name__ in _NOTEBOOK_SHELLS
+
+
 def _bar(what: str | None, total: int, unit: str, wanted: bool | None = None) -> Any:
+    shown = is_watched() if wanted is None else wanted
+    return _kind_of_bar()(
+        desc=what, total=total, unit=unit, leave=bool(wanted), delay=0 if wanted else DELAY_S,
+        disable=not shown,
+    )  # fmt: skip
+
+
+def _kind_of_bar() -> Any:
+    """The notebook's bar where its widgets are installed; the bar of text also shows there."""
+    if in_notebook() and importlib.util.find_spec("ipywidgets") is not None:
+        from tqdm.notebook import tqdm as widget
+
+        return widget
     from tqdm import tqdm
 
-    return tqdm(
-        desc=what, total=total, unit=unit, leave=bool(wanted), delay=0 if wanted else DELAY_S,
-        disable=None if wanted is None else not wanted,
-    )  # fmt: skip
+    return tqdm

@@ -109,6 +109,27 @@ class Explanation:
                       usage.num_generated_tokens),
         )  # fmt: skip
 
+    def notes(self) -> list[str]:
+        """What limits the prediction, a sentence each."""
+        found = []
+        if not self.is_exact:
+            found.append("counted at 4 bytes a token: give a tokenizer for exact counts")
+        if self.boundary is not None:
+            found.append(f"stops at {self.boundary.location}: {self.boundary.reason}")
+        return found
+
+    def __repr__(self) -> str:
+        return (
+            f"<explanation of {self.program}: {self.num_generations} generations, "
+            f"{self.num_prompt_tokens:,} prompt tokens ({self.prefill_saved:.0%} shared), at most "
+            f"{self.num_generated_tokens:,} generated; print it to see every edge>"
+        )
+
+    def _repr_html_(self) -> str:
+        from radixlang.views.cells import explanation_to_cell
+
+        return explanation_to_cell(self)
+
     def __str__(self) -> str:
         lines = [f"program {self.program}: {self.num_generations} generations"]
         lines += [
@@ -124,11 +145,7 @@ class Explanation:
             f"  generated at most {self.num_generated_tokens} tokens; KV {self.peak_kv_tokens} "
             f"tokens, {self.unshared_kv_tokens} unshared"
         )
-        if not self.is_exact:
-            lines.append("  counted at 4 bytes a token: give a tokenizer for exact counts")
-        if self.boundary is not None:
-            lines.append(f"  stops at {self.boundary.location}: {self.boundary.reason}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"  {note}" for note in self.notes())])
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,19 @@ class Savings:
         figures = {**asdict(self), "hit_rate": self.hit_rate, "memory_factor": self.memory_factor}
         return {name: value for name, value in figures.items() if name != "tree"}
 
+    def __repr__(self) -> str:
+        return (
+            f"<savings: {self.num_cached_tokens:,} of {self.num_prompt_tokens:,} prompt tokens "
+            f"cached ({self.hit_rate:.0%}), {self.num_generated_tokens:,} generated, "
+            f"{bytes_text(self.kv_bytes)} of keys and values, {self.memory_factor:.1f} times as "
+            "much unshared>"
+        )
+
+    def _repr_html_(self) -> str:
+        from radixlang.views.cells import savings_to_cell
+
+        return savings_to_cell(self)
+
     def __str__(self) -> str:
         forced = self.num_forced_tokens
         lines = [

@@ -1,4 +1,4 @@
-"""Graphs drawn: an indented tree for a terminal, SVG and HTML for everything else."""
+"""Graphs drawn: an indented tree for a terminal, SVG for everything else."""
 
 from __future__ import annotations
 
@@ -136,14 +136,3 @@ def graph_to_svg(graph: Graph) -> str:
         f'font-family="monospace" font-size="13" role="img" '
         f'aria-label="graph of program {escape(graph.name)}">{"".join(shapes)}</svg>'
     )
-
-
-def graph_to_html(graph: Graph) -> str:
-    """The graph as nested HTML, for a notebook."""
-    items = "".join(
-        f'<div style="margin-left:{1.5 * row.depth}em;padding:1px 6px;width:max-content;'
-        f'background:{_COLORS[row.kind]};color:#222" title="{escape(row.location)}">'
-        f"{escape(row.label)}</div>"
-        for row in rows_of(graph)
-    )
-    return f'<div style="font-family:monospace"><b>{escape(graph.name)}</b>{items}</div>'

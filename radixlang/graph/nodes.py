@@ -302,10 +302,16 @@ class Graph:
 
         return graph_to_json(self)
 
-    def _repr_html_(self) -> str:
-        from radixlang.graph.drawing import graph_to_html
+    def __repr__(self) -> str:
+        number = sum(len(block.nodes) for block in self.blocks)
+        is_open = self.arguments()
+        opened = f", open: {', '.join(is_open)}" if is_open else ""
+        return f"<graph of {self.name}: {number:,} nodes in {len(self.blocks):,} blocks{opened}>"
 
-        return graph_to_html(self)
+    def _repr_html_(self) -> str:
+        from radixlang.views.cells import graph_to_cell
+
+        return graph_to_cell(self)
 
 
 def node_parts(node: Node) -> Iterator[Part]:

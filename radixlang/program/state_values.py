@@ -236,6 +236,11 @@ class Reading:
             return self._recorder
         raise NeedsValueError("a trace has no texts and values yet")
 
+    def __repr__(self) -> str:
+        from radixlang.views.cells import state_line
+
+        return state_line(self)
+
     def _repr_html_(self) -> str:
         from radixlang.views.page import run_to_cell
 

@@ -4,6 +4,7 @@ They know a finished or running run. They change nothing in it.
 """
 
 __all__ = [
+    "cells",
     "page",
     "spans",
     "timeline",

@@ -16,6 +16,7 @@ from typing import Any
 from radixlang.execution.run import Run
 from radixlang.explain.savings import bytes_text
 from radixlang.program.state_values import Reading
+from radixlang.views.cells import cell
 from radixlang.views.timeline import timeline_html
 from radixlang.views.trace import Trace
 from radixlang.views.trace_builder import trace_of
@@ -56,11 +57,6 @@ def run_to_cell(source: Run | Reading) -> str:
         f'<div class="soft">{escape(summary(trace))} · {legend}</div>'
         f"{''.join(trunk_html(trace, notes='title'))}"
     )
-
-
-def cell(content: str) -> str:
-    """Markup as a cell of a notebook, with its colours."""
-    return f'<div class="rl cell"><style>{_asset("trace.css")}</style>{content}</div>'
 
 
 def _asset(name: str) -> str:
