@@ -1,6 +1,6 @@
 # make demo   a virtual environment, the default model, and the main example
 # make test   what tests need, and all of them
-# make check  ruff and mypy
+# make check  ruff, mypy, and a typed user's program under mypy and pyright
 # make pages  run the pages and examples, and write what they print into docs/
 # make help   every target
 PYTHON ?= python3
@@ -21,10 +21,12 @@ test: $(VENV)/.test  ## install what tests need and run them all
 	$(BIN)/python -m pytest
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/kernels/interp
 
-check: $(VENV)/.test  ## ruff and mypy
+check: $(VENV)/.test  ## ruff, mypy, and a user's program under mypy and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/typing/mypy.ini
+	$(BIN)/basedpyright --project tests/typing
 
 format: $(VENV)/.test  ## let ruff format and mend what it can
 	$(BIN)/ruff check --fix .

@@ -5,9 +5,8 @@ Names load when they are first used: importing the package costs next to nothing
 
 from __future__ import annotations
 
-import gc
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from radixlang.constraints.specs import (
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
         Regex,
         Sequence,
         Tool,
+        ToolCall,
         Tools,
         match,
     )
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         UnsupportedConstraintError,
         ValueParseError,
     )
+    from radixlang.execution.branch_run import Choice
     from radixlang.execution.listeners import on_run
     from radixlang.explain.explanation import Explanation
     from radixlang.explain.savings import Savings, savings
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
     from radixlang.program.state import State
     from radixlang.program.strategies import beam, best_of, majority, mean_logprob, retry
     from radixlang.program.tools import ToolBox
-    from radixlang.protocol import Completion, Markup, Message, OptionScore, Usage
+    from radixlang.protocol import Completion, Markup, Message, OptionScore, TokenLogprob, Usage
     from radixlang.records.checkpoint import resume, take_checkpoint
     from radixlang.records.replay import save_replay, verify_replay
     from radixlang.records.result import Result
@@ -81,11 +82,15 @@ if TYPE_CHECKING:
     from radixlang.sampling_params import SamplingParams
     from radixlang.templates.loading import load_template, template
 
+    __version__: str
+
 _HOMES = {
     "records.result": "Result",
+    "execution.branch_run": "Choice",
     "records.checkpoint": "resume take_checkpoint",
     "program.compiled": "CompiledProgram",
-    "constraints.specs": "Capture Choices Grammar JsonSchema Match Regex Sequence Tool Tools match",
+    "constraints.specs": "Capture Choices Grammar JsonSchema Match Regex Sequence Tool "
+    "ToolCall Tools match",
     "default_runtime": "get_default_runtime set_default_runtime",
     "errors": "BudgetError CancelledError ConstraintError DeadlineError IncompleteError "
     "InvalidConstraintError JoinError ModelError ModelFormatError ModelNotFoundError "
@@ -101,7 +106,7 @@ _HOMES = {
     "program.strategies": "beam best_of majority mean_logprob retry",
     "sampling_params": "SamplingParams",
     "program.program": "Program function",
-    "protocol": "Completion Markup Message OptionScore Usage",
+    "protocol": "Completion Markup Message OptionScore TokenLogprob Usage",
     "records.replay": "save_replay verify_replay",
     "explain.savings": "Savings savings",
     "runtime.runtime": "Runtime",
@@ -115,6 +120,7 @@ __all__ = [
     "BudgetError",
     "CancelledError",
     "Capture",
+    "Choice",
     "Choices",
     "CompiledProgram",
     "Completion",
@@ -155,8 +161,10 @@ __all__ = [
     "State",
     "StateClosedError",
     "TemplateError",
+    "TokenLogprob",
     "Tool",
     "ToolBox",
+    "ToolCall",
     "Tools",
     "UnsupportedConstraintError",
     "Usage",
@@ -193,26 +201,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        return _version()
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'radixlang' has no attribute {name!r}")
-    value = getattr(_import(home), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a checker that saw it would let any name pass, misspelt ones too
 
-
-def _import(module: str) -> Any:
-    """Without garbage collection: torch makes so many objects that it takes a tenth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return importlib.import_module(module)
-    finally:
-        if was_enabled:
-            gc.enable()
+    def __getattr__(name):
+        if name == "__version__":
+            return _version()
+        home = _HOME.get(name)
+        if home is None:
+            raise AttributeError(f"module 'radixlang' has no attribute {name!r}")
+        value = getattr(importlib.import_module(home), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

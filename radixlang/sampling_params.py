@@ -4,12 +4,38 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from radixlang.errors import ParameterError
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 MAX_SEED = 2**64 - 1
+
+
+class SamplingKeywords(TypedDict, total=False):
+    """The fields of SamplingParams as keyword arguments; one string may stand for a tuple."""
+
+    max_tokens: int
+    min_tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float
+    min_p: float
+    frequency_penalty: float
+    presence_penalty: float
+    repetition_penalty: float
+    stop: str | Iterable[str] | None
+    stop_regex: str | Iterable[str] | None
+    stop_token_ids: int | Iterable[int] | None
+    ignore_eos: bool
+    seed: int | None
+    logprobs: bool
+    top_logprobs: int
+    heal: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +86,10 @@ class SamplingParams:
     top_logprobs: int = 0
     heal: bool = True
 
+    if TYPE_CHECKING:  # the constructor takes more than the fields hold: stop="." is (".",)
+
+        def __init__(self, **options: Unpack[SamplingKeywords]) -> None: ...
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", _as_tuple(self.stop, str, "stop"))
         object.__setattr__(self, "stop_regex", _as_tuple(self.stop_regex, str, "stop_regex"))
@@ -97,19 +127,19 @@ class SamplingParams:
                      "True or False")  # fmt: skip
 
     @classmethod
-    def checked(cls, **kwargs: Any) -> dict[str, Any]:
+    def checked(cls, **kwargs: Unpack[SamplingKeywords]) -> SamplingKeywords:
         """The keyword arguments themselves, once names and values have been checked."""
         cls.from_kwargs(**kwargs)
         return kwargs
 
     @classmethod
-    def from_kwargs(cls, **kwargs: Any) -> SamplingParams:
+    def from_kwargs(cls, **kwargs: Unpack[SamplingKeywords]) -> SamplingParams:
         """Build from keyword arguments; an unknown one is refused with the nearest known name."""
-        return cls(**check_names(kwargs))
+        return cls(**check_names(dict(kwargs)))
 
-    def override(self, **kwargs: Any) -> SamplingParams:
+    def override(self, **kwargs: Unpack[SamplingKeywords]) -> SamplingParams:
         """A copy with the given fields changed; unknown names are refused."""
-        return replace(self, **check_names(kwargs)) if kwargs else self
+        return replace(self, **check_names(dict(kwargs))) if kwargs else self
 
     def with_seed(self, seed: int) -> SamplingParams:
         """A copy with another seed. It skips the checks, which this object has passed."""
@@ -123,7 +153,7 @@ class SamplingParams:
 PARAM_NAMES = tuple(field.name for field in fields(SamplingParams))
 
 
-def check_names(kwargs: dict[str, Any]) -> dict[str, Any]:
+def check_names(kwargs: dict[str, Any]) -> Any:
     """Return kwargs, or raise a ParameterError that names the nearest known parameter."""
     for name in kwargs:
         if name not in PARAM_NAMES:

@@ -102,7 +102,7 @@ class Runtime:
         max_pinned_tokens: int | None = None,
         compaction: bool = True,
         debug: bool = False,
-        **unknown: Any,
+        **unknown: NoReturn,
     ) -> None:
         refuse_unknown(unknown, Runtime.__init__, "Runtime")
         check_at_least_1(max_batch_tokens=max_batch_tokens, max_running=max_running)

@@ -77,9 +77,9 @@ class Explanation:
     peak_kv_tokens: int
     unshared_kv_tokens: int
     is_exact: bool
-    boundary: Dynamic | None = None
-    graph: Graph | None = None
-    codec: Any = None
+    boundary: Dynamic | None
+    graph: Graph
+    codec: Any
 
     @property
     def prefill_saved(self) -> float:
@@ -92,8 +92,6 @@ class Explanation:
 
     def check(self, state: State) -> Comparison:
         """Predict again with what a finished run has generated, and compare with its usage."""
-        if self.graph is None:
-            raise ParameterError("this explanation has no graph to check")
         run = state._run()
         cells = {
             (cell.block, slot): cell

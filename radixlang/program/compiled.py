@@ -18,6 +18,9 @@ from radixlang.protocol import Backend
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from radixlang.keywords import BatchKeywords, RunKeywords
     from radixlang.program.program import Program
     from radixlang.records.result import Result
 
@@ -27,8 +30,9 @@ _RUN_NAMES = ("timeout", "max_total_tokens", "namespace")
 class CompiledProgram:
     """A graph with open arguments. A run walks it; no function of the program is called."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, options: RunKeywords | None = None) -> None:
         self.graph = graph
+        self.options: RunKeywords = options or {}
         self.name = graph.name
         self.arguments = graph.arguments()
         self._constraints: dict[int, dict[int, Any]] = {}
@@ -41,7 +45,7 @@ class CompiledProgram:
 
     def run(self, **kwargs: Any) -> State:
         """Run with the open arguments given; options as for `Program.run`."""
-        check = kwargs.pop("check", True)
+        check = kwargs.pop("check", self.options.get("check", True))
         state = self.launch(kwargs)
         run = state._run()
         run.wait(lambda: run.finished)
@@ -50,23 +54,31 @@ class CompiledProgram:
             raise run.error
         return state
 
-    def run_batch(self, rows: Iterable[Mapping[str, Any]], **options: Any) -> list[Result]:
-        """One Result a row, in order; see `radixlang.records.batch.run_batch`."""
+    def run_batch(
+        self, rows: Iterable[Mapping[str, Any]], *, progress: bool | None = None,
+        **options: Unpack[BatchKeywords],
+    ) -> list[Result]:  # fmt: skip
+        """One Result a row, in order; options as for `Program.run_batch`."""
         from radixlang.records.batch import run_batch
 
-        return run_batch(self, rows, **options)  # type: ignore[arg-type]
+        merged: BatchKeywords = {**self.options, **options}
+        return run_batch(self, rows, progress=progress, **merged)
 
-    def as_completed(self, rows: Iterable[Mapping[str, Any]], **options: Any) -> Iterator[Result]:
-        """Results as rows finish."""
+    def as_completed(
+        self, rows: Iterable[Mapping[str, Any]], **options: Unpack[BatchKeywords]
+    ) -> Iterator[Result]:
+        """Results as rows finish; options as for `Program.run_batch`."""
         from radixlang.records.batch import as_completed
 
-        return as_completed(self, rows, **options)
+        merged: BatchKeywords = {**self.options, **options}
+        return as_completed(self, rows, **merged)
 
     def launch(
         self, row: Mapping[str, Any], finish: Callable[[State], None] | None = None, **options: Any
     ) -> State:
         """Start one run and return at once."""
-        given = {**row, **options}
+        given = {**self.options, **row, **options}
+        given.pop("check", None)
         args = {name: given.pop(name) for name in self.arguments if name in given}
         missing = [name for name in self.arguments if name not in args]
         if missing:
@@ -132,7 +144,7 @@ def compile_program(program: Program, **arguments: Any) -> CompiledProgram:
             f"{boundary.reason}. Run it as it is, or keep that decision out of the graph "
             "(select, s.ref(…), a reducer of join)"
         )
-    return CompiledProgram(hoist_shared_prefix(merge_text(graph)))
+    return CompiledProgram(hoist_shared_prefix(merge_text(graph)), program.options)
 
 
 def _names_of(block: Block) -> list[tuple[str, Ref, tuple[Ref | None, ...] | None]]:

@@ -6,17 +6,32 @@ import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from radixlang.errors import ParameterError
 from radixlang.execution.recorder import Placeholder
+from radixlang.keywords import CONSTRAINT_NAMES, CONSTRAINT_OPTIONS
 from radixlang.protocol import check_role
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from radixlang.constraints.specs import Constraint, ToolCall, Tools
+    from radixlang.constraints.typed_values import Output
+    from radixlang.keywords import GenKeywords, TextKeywords
+    from radixlang.protocol import OptionScore
+
 kind = type  # `type` is an argument's name below
-_CONSTRAINT_NAMES = ("regex", "json_schema", "grammar", "choices", "tools", "constraint",
-                     "finish", "strict", "whitespace")  # fmt: skip
-_GEN_NAMES = ("n", *_CONSTRAINT_NAMES, *PARAM_NAMES)
+_GEN_NAMES = ("n", *CONSTRAINT_NAMES, *CONSTRAINT_OPTIONS, *PARAM_NAMES)
+T = TypeVar("T")
+ScorerName: TypeAlias = Literal[
+    "likelihood",
+    "token_length_normalized",
+    "greedy_token",
+    "unconditional_likelihood_normalized",
+]
+Scorer: TypeAlias = "ScorerName | Callable[[list[OptionScore]], Sequence[float]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +41,8 @@ class GenItem:
     name: str | None
     params: SamplingParams
     overrides: tuple[tuple[str, Any], ...]
-    constraint: Any
-    output: Any
+    constraint: Constraint | None
+    output: Output | None
     n: int = 1
 
 
@@ -36,8 +51,8 @@ class SelectItem:
     """A choice between options."""
 
     name: str | None
-    options: tuple[Any, ...] | Placeholder
-    scorer: str | Callable[..., Any]
+    options: tuple[str | Placeholder, ...] | Placeholder
+    scorer: Scorer
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +69,24 @@ class RoleClose:
     role: str
 
 
-class Expr:
-    """A sequence of items; immutable, and usable any number of times."""
+Item: TypeAlias = "str | Placeholder | GenItem | SelectItem | RoleOpen | RoleClose"
+
+
+class Expr(Generic[T]):
+    """A sequence of items; immutable, and usable any number of times.
+
+    `T` is the type of the value that the one gen or select in it binds.
+    """
 
     __slots__ = ("items",)
 
-    def __init__(self, items: tuple[Any, ...]) -> None:
+    def __init__(self, items: tuple[Item, ...]) -> None:
         self.items = items
 
-    def __add__(self, other: Any) -> Expr:
+    def __add__(self, other: Appendable) -> Expr[Any]:
         return Expr(self.items + as_expr(other).items)
 
-    def __radd__(self, other: Any) -> Expr:
+    def __radd__(self, other: Appendable) -> Expr[Any]:
         return Expr(as_expr(other).items + self.items)
 
     def __repr__(self) -> str:
@@ -75,7 +96,10 @@ class Expr:
         raise ParameterError("an expression cannot stand in an f-string; write 'text' + gen(…)")
 
 
-def as_expr(value: Any) -> Expr:
+Appendable: TypeAlias = "str | Placeholder | Expr[Any]"
+
+
+def as_expr(value: Appendable) -> Expr[Any]:
     """Text, placeholder or expression as an Expr."""
     if isinstance(value, Expr):
         return value
@@ -87,7 +111,19 @@ def as_expr(value: Any) -> Expr:
     )
 
 
-def gen(name: Any = None, type: Any = None, /, *, n: int = 1, **options: Any) -> Expr:
+@overload
+def gen(
+    name: str | None = None, /, *, tools: Iterable[Any] | Tools, **options: Unpack[TextKeywords]
+) -> Expr[ToolCall]: ...
+@overload
+def gen(name: str | None = None, /, **options: Unpack[TextKeywords]) -> Expr[str]: ...
+@overload
+def gen(type: type[T], /, **options: Unpack[GenKeywords]) -> Expr[T]: ...
+@overload
+def gen(name: str | None, type: type[T], /, **options: Unpack[GenKeywords]) -> Expr[T]: ...
+@overload
+def gen(name: str | None, type: Any, /, **options: Unpack[GenKeywords]) -> Expr[Any]: ...
+def gen(name: Any = None, type: Any = None, /, *, n: int = 1, **options: Any) -> Expr[Any]:
     """Generate text, or a value of a type, at this place of the program.
 
         s += "The capital of Peru is" + gen("capital", stop=".", max_tokens=8)
@@ -123,8 +159,8 @@ def select(
     name: str | None,
     choices: Iterable[str] | Placeholder,
     *,
-    scorer: str | Callable[..., Any] = "likelihood",
-) -> Expr:
+    scorer: Scorer = "likelihood",
+) -> Expr[str]:
     """Choose one of the options by their log-probabilities and append it.
 
     Args:
@@ -152,7 +188,7 @@ def select(
     return Expr((SelectItem(name, options, scorer),))
 
 
-def check_options(options: Sequence[Any]) -> None:
+def check_options(options: Sequence[object]) -> None:
     """Raise a ParameterError unless the options are texts, not empty and all different."""
     if not options:
         raise ParameterError("select needs at least one option, got none")
@@ -165,61 +201,61 @@ def check_options(options: Sequence[Any]) -> None:
         raise ParameterError(f"the option {twice!r} is listed twice")
 
 
-def role(name: str, content: Any) -> Expr:
+def role(name: str, content: Appendable) -> Expr[Any]:
     """A whole turn of the conversation under the model's own chat template."""
     check_role(name)
     return Expr((RoleOpen(name), *as_expr(content).items, RoleClose(name)))
 
 
-def system(content: Any) -> Expr:
+def system(content: Appendable) -> Expr[Any]:
     """A system turn."""
     return role("system", content)
 
 
-def user(content: Any) -> Expr:
+def user(content: Appendable) -> Expr[Any]:
     """A user turn."""
     return role("user", content)
 
 
-def assistant(content: Any) -> Expr:
+def assistant(content: Appendable) -> Expr[Any]:
     """An assistant turn; what the model says is a gen in it."""
     return role("assistant", content)
 
 
-def _begin(name: str) -> Expr:
+def _begin(name: str) -> Expr[Any]:
     return Expr((RoleOpen(name),))
 
 
-def _end(name: str) -> Expr:
+def _end(name: str) -> Expr[Any]:
     return Expr((RoleClose(name),))
 
 
-def system_begin() -> Expr:
+def system_begin() -> Expr[Any]:
     """Open a system turn."""
     return _begin("system")
 
 
-def system_end() -> Expr:
+def system_end() -> Expr[Any]:
     """Close the system turn."""
     return _end("system")
 
 
-def user_begin() -> Expr:
+def user_begin() -> Expr[Any]:
     """Open a user turn."""
     return _begin("user")
 
 
-def user_end() -> Expr:
+def user_end() -> Expr[Any]:
     """Close the user turn."""
     return _end("user")
 
 
-def assistant_begin() -> Expr:
+def assistant_begin() -> Expr[Any]:
     """Open an assistant turn."""
     return _begin("assistant")
 
 
-def assistant_end() -> Expr:
+def assistant_end() -> Expr[Any]:
     """Close the assistant turn."""
     return _end("assistant")
 
@@ -256,9 +292,10 @@ def _cached_params(
     return SamplingParams(**dict(overrides))
 
 
-def _constraint(type: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+def _constraint(type: Any, options: dict[str, Any]) -> tuple[Constraint | None, Output | None]:
     """Take the constraint out of the options: (specification, output type)."""
-    given = {key: options.pop(key) for key in _CONSTRAINT_NAMES if key in options}
+    known = (*CONSTRAINT_NAMES, *CONSTRAINT_OPTIONS)
+    given = {key: options.pop(key) for key in known if key in options}
     if type is not None:
         return _typed(type, given)
     if not given:
@@ -273,10 +310,10 @@ def _constraint(type: Any, options: dict[str, Any]) -> tuple[Any, Any]:
     return constraint, None
 
 
-def _typed(type: Any, given: dict[str, Any]) -> tuple[Any, Any]:
+def _typed(type: Any, given: dict[str, Any]) -> tuple[Constraint | None, Output]:
     from radixlang.constraints.typed_values import output_for
 
-    clash = [key for key in _CONSTRAINT_NAMES[:6] if given.get(key) is not None]
+    clash = [key for key in CONSTRAINT_NAMES if given.get(key) is not None]
     if clash:
         raise ParameterError(
             f"a gen takes a type or {clash[0]}, got both; "

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from radixlang.errors import ParameterError, ProgramError
-from radixlang.execution.recorder import Recorder
+from radixlang.execution.recorder import Placeholder, Recorder
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Fork, Join, Node, Ref
 
 if TYPE_CHECKING:
+    from radixlang.program.expressions import Appendable
     from radixlang.program.state import State
+
+Missing: TypeAlias = Literal["none", "raise"]
 
 
 class ForkGroup:
@@ -51,24 +54,25 @@ class ForkGroup:
         if self._children[index] is not state:
             raise ParameterError("a branch of a fork cannot be replaced; write group[i] += …")
 
-    def __iadd__(self, item: Any) -> ForkGroup:
+    def __iadd__(
+        self, item: Appendable | list[Any] | tuple[Appendable, ...] | Callable[[int], Appendable]
+    ) -> ForkGroup:
         if isinstance(item, (list, tuple)):
             if len(item) != len(self):
                 raise ParameterError(f"{len(item)} items were given to {len(self)} branches")
-            for child, part in zip(self._children, item, strict=True):
-                child.append(part)
-        elif callable(item):
-            for index, child in enumerate(self._children):
-                child.append(item(index))
+            items: Iterable[Appendable] = item
+        elif callable(item) and not isinstance(item, Placeholder):
+            items = (item(index) for index in range(len(self)))
         else:
-            for child in self._children:
-                child.append(item)
+            items = [item] * len(self)
+        for child, part in zip(self._children, items, strict=True):
+            child.append(part)
         return self
 
     def __enter__(self) -> ForkGroup:
         return self
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
             self.cancel()
         elif not self.is_closed:
@@ -101,6 +105,21 @@ class ForkGroup:
         found = {index: recorder.error_of(block) for index, block in enumerate(blocks)}
         return {index: error for index, error in found.items() if error is not None}
 
+    @overload
+    def join(
+        self, name: str, /, *, reduce: Callable[[list[Any]], object] | None = None,
+        missing: Missing = "none",
+    ) -> Joined: ...  # fmt: skip
+    @overload
+    def join(
+        self, first: str, second: str, /, *names: str, missing: Missing = "none"
+    ) -> dict[str, Joined]: ...
+    @overload
+    def join(
+        self, *, text: Literal[True], separator: str = "\n", missing: Missing = "none"
+    ) -> Joined: ...
+    @overload
+    def join(self, *, missing: Missing = "none") -> dict[str, Joined]: ...
     def join(self, *names: str, **options: Any) -> Any:
         """The same as `parent.join(group, …)`."""
         return join(self.parent, self, names, **options)
@@ -197,7 +216,7 @@ def join(
     text: bool = False,
     separator: str = "\n",
     reduce: Callable[[list[Any]], Any] | None = None,
-    missing: Literal["none", "raise"] = "none",
+    missing: Missing = "none",
 ) -> Any:
     """Wait for the branches of a group and gather what they made.
 

@@ -8,7 +8,7 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, overload
 
 from radixlang.default_runtime import get_default_runtime
 from radixlang.errors import ParameterError, StateClosedError, refuse_pickling
@@ -18,6 +18,8 @@ from radixlang.execution.recorder import Recorder
 from radixlang.execution.run import Run, RunOptions
 from radixlang.execution.streaming import ProgramStream
 from radixlang.graph.nodes import Arg, Graph
+from radixlang.keywords import RUN_NAMES, BatchKeywords, RunKeywords
+from radixlang.program.launching import launches
 from radixlang.program.state import State
 from radixlang.program.stream_state import StreamState
 from radixlang.program.tracing import Tracer, is_boundary, record_boundary
@@ -25,22 +27,32 @@ from radixlang.protocol import Backend
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams
 
 if TYPE_CHECKING:
+    from typing_extensions import ParamSpec, Unpack
+
+    from radixlang.explain.explanation import Explanation
+    from radixlang.graph.lints import Lint
     from radixlang.program.compiled import CompiledProgram
     from radixlang.records.result import Result
 
-RUN_NAMES = ("runtime", "timeout", "seed", "max_total_tokens", "namespace", "check")
+    P = ParamSpec("P", default=...)  # a bare Program takes any arguments
+    Q = ParamSpec("Q")
+else:
+    from typing import ParamSpec
+
+    P, Q = ParamSpec("P"), ParamSpec("Q")
 
 
-class Program:
+class Program(Generic[P]):
     """A prompt program. `program(arg=…)` runs it and returns its finished state."""
 
     def __init__(
-        self, function: Callable[..., Any], name: str | None = None,
-        bound: Mapping[str, Any] | None = None,
+        self, function: Callable[Concatenate[State, P], object], name: str | None = None,
+        bound: Mapping[str, Any] | None = None, options: RunKeywords | None = None,
     ) -> None:  # fmt: skip
-        self.function = function
+        self.function: Callable[..., Any] = function
         self.name = name or str(getattr(function, "__name__", "program"))
         self.bound = dict(bound or {})
+        self.options: RunKeywords = options or {}
         self._parameters = _parameters_of(function, self.name)
         self.__doc__ = function.__doc__
         self.__name__ = self.name
@@ -55,27 +67,42 @@ class Program:
         """Names of the arguments, the state excluded."""
         return tuple(self._parameters)
 
-    def bind(self, **kwargs: Any) -> Program:
+    def bind(self, **kwargs: Any) -> Program[...]:
         """The same program with some arguments set; explicit ones still win."""
         self._check_arguments(kwargs)
-        return Program(self.function, self.name, {**self.bound, **kwargs})
+        return Program(self.function, self.name, {**self.bound, **kwargs}, self.options)
+
+    def with_options(self, **options: Unpack[RunKeywords]) -> Program[P]:
+        """The same program with options of `run` set; those of a call still win.
+
+        A type checker then checks both: `greet.with_options(temperature=0)(name="Ada")`. Inside
+        another program the options of the outer run hold.
+        """
+        self.check_options(options)
+        return Program(self.function, self.name, self.bound, {**self.options, **options})
 
     # -- running ------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    @launches
+    def __call__(self, *args: Any, **kwargs: Any) -> State:
         """Run; with a state as first argument, run nested in it and inline."""
         if args and isinstance(args[0], State):
             return args[0].call(self, *args[1:], **kwargs)
         return self.run(*args, **kwargs)
 
+    @launches
     def run(self, *args: Any, **kwargs: Any) -> State:
         """Run to the end and return the finished state.
 
         Args:
-            args, kwargs: the program's arguments, and beside them `runtime`, `timeout` in
-                seconds, `seed`, `max_total_tokens` over all branches, `namespace`, `check`
-                (False: return a failed state instead of raising its error), and any sampling
-                parameter as the default of this run.
+            args, kwargs: the program's arguments, and by keyword the options of the run.
+            runtime: what it runs on; by default the default runtime.
+            timeout: seconds after which the run ends with a DeadlineError.
+            seed: of the random numbers; None draws one, which `state.seed` tells.
+            max_total_tokens: most tokens that all branches generate together.
+            namespace: nothing is shared between two.
+            check: False returns a failed state instead of raising its error.
+            temperature, max_tokens, …: any field of SamplingParams, as the default of this run.
 
         Raises:
             ProgramError: the program's first error.
@@ -94,6 +121,7 @@ class Program:
                 raise
         return _checked(state, run, check)
 
+    @launches
     async def arun(self, *args: Any, **kwargs: Any) -> State:
         """Like `run`, for a caller on an event loop; other tasks go on meanwhile."""
         arguments, run, check = self.prepare(args, kwargs)
@@ -111,6 +139,7 @@ class Program:
                 raise
         return _checked(state, run, check)
 
+    @launches
     def stream(self, *args: Any, **kwargs: Any) -> ProgramStream:
         """Start the program and read it as it goes; its function runs on a thread of its own."""
         arguments, run, _ = self.prepare(args, kwargs)
@@ -132,17 +161,39 @@ class Program:
         threading.Thread(target=work, name=f"radixlang-stream-{self.name}", daemon=True).start()
         return ProgramStream(run, StreamState(state))
 
-    def run_batch(self, rows: Iterable[Mapping[str, Any]], **options: Any) -> list[Result]:
-        """One Result a row, in order; see `radixlang.records.batch.run_batch`."""
+    def run_batch(
+        self, rows: Iterable[Mapping[str, Any]], *, progress: bool | None = None,
+        **options: Unpack[BatchKeywords],
+    ) -> list[Result]:  # fmt: skip
+        """One Result a row, in the order of the rows; a row that fails keeps its error.
+
+        Args:
+            rows: the arguments of each row; they are never changed.
+            progress: show a bar; None shows one on a terminal, if it takes more than a moment.
+            max_workers: threads for programs that wait for values in Python; 32.
+            max_in_flight: rows that run at the same time; 2048.
+            save_to: a JSONL file. Each result is appended as it comes; rows that the file already
+                holds without an error are not run again.
+            seed: row i runs with a seed made of this and i.
+            runtime, timeout, max_total_tokens, namespace, check, temperature, …: of each row's run,
+                as for `run`.
+
+        Raises:
+            ParameterError: an option that `run` does not know, or a file of other rows.
+        """
         from radixlang.records.batch import run_batch
 
-        return run_batch(self, rows, **options)
+        merged: BatchKeywords = {**self.options, **options}
+        return run_batch(self, rows, progress=progress, **merged)
 
-    def as_completed(self, rows: Iterable[Mapping[str, Any]], **options: Any) -> Iterator[Result]:
-        """Results as rows finish, each with its index; see `radixlang.records.batch`."""
+    def as_completed(
+        self, rows: Iterable[Mapping[str, Any]], **options: Unpack[BatchKeywords]
+    ) -> Iterator[Result]:
+        """Results as rows finish, each with its index; options as for `run_batch`."""
         from radixlang.records.batch import as_completed
 
-        return as_completed(self, rows, **options)
+        merged: BatchKeywords = {**self.options, **options}
+        return as_completed(self, rows, **merged)
 
     # -- without a model ----------------------------------------------------------------
 
@@ -161,7 +212,7 @@ class Program:
             record_boundary(tracer, tracer.blocks[0], error)
         return tracer.graph
 
-    def explain(self, tokenizer: Any = None, **kwargs: Any) -> Any:
+    def explain(self, tokenizer: Any = None, **kwargs: Any) -> Explanation:
         """Predict tokens, sharing and memory; see `radixlang.explain.explanation.explain`."""
         from radixlang.explain.explanation import explain
 
@@ -173,7 +224,7 @@ class Program:
 
         return compile_program(self, **kwargs)
 
-    def lint(self, **kwargs: Any) -> list[Any]:
+    def lint(self, **kwargs: Any) -> list[Lint]:
         """Doubtful places of the program; see `radixlang.graph.lints`."""
         from radixlang.graph.lints import lint
 
@@ -186,8 +237,10 @@ class Program:
     ) -> tuple[dict[str, Any], Run, bool]:
         """Split keywords into arguments and run options: (arguments, run, check)."""
         own = {key: value for key, value in kwargs.items() if key in self._parameters}
-        rest = {key: value for key, value in kwargs.items() if key not in own}
-        options = {key: rest.pop(key) for key in RUN_NAMES if key in rest}
+        rest = {**self.options, **kwargs}
+        for key in own:
+            del rest[key]
+        options: dict[str, Any] = {key: rest.pop(key) for key in RUN_NAMES if key in rest}
         backend: Backend = options.pop("runtime", None) or get_default_runtime()
         check = options.pop("check", True)
         unknown = next((key for key in rest if key not in PARAM_NAMES), None)
@@ -315,10 +368,12 @@ class Program:
 
 
 @overload
-def function(target: Callable[..., Any]) -> Program: ...
+def function(target: Callable[Concatenate[State, P], object]) -> Program[P]: ...
 @overload
-def function(*, name: str | None = None) -> Callable[[Callable[..., Any]], Program]: ...
-def function(target: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
+def function(
+    *, name: str | None = None
+) -> Callable[[Callable[Concatenate[State, Q], object]], Program[Q]]: ...
+def function(target: Callable[..., object] | None = None, *, name: str | None = None) -> Any:
     """Make a program of a function whose first parameter is its state.
 
     Raises:

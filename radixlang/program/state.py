@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from radixlang.errors import ParameterError, StateClosedError
 from radixlang.execution.recorder import Placeholder, Recorder
@@ -17,7 +17,9 @@ from radixlang.graph.nodes import (
     Gen,
     Graph,
     Join,
+    Node,
     OnError,
+    Option,
     Part,
     Ref,
     RoleBegin,
@@ -28,8 +30,9 @@ from radixlang.graph.nodes import (
     check_scope,
 )
 from radixlang.program.expressions import (
+    Appendable,
     GenItem,
-    RoleClose,
+    Item,
     RoleOpen,
     SelectItem,
     as_expr,
@@ -40,9 +43,12 @@ from radixlang.program.variables import Captured, Constant, Named, Names, Outer
 from radixlang.protocol import Message, check_role
 
 if TYPE_CHECKING:
-    from radixlang.program.groups import ForkGroup, Joined
+    from typing import ParamSpec
+
+    from radixlang.program.groups import ForkGroup, Joined, Missing
     from radixlang.program.program import Program
 
+    P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -68,7 +74,7 @@ class State(Named):
 
     # -- appending ----------------------------------------------------------------------
 
-    def __iadd__(self, item: Any) -> State:
+    def __iadd__(self, item: Appendable) -> State:
         self._check_open()
         if isinstance(item, str):
             self._add_text(item)
@@ -76,18 +82,18 @@ class State(Named):
             self._add_items(as_expr(item).items)
         return self
 
-    def append(self, item: Any) -> State:
+    def append(self, item: Appendable) -> State:
         """The same as `s += item`, for where a statement cannot stand."""
         return self.__iadd__(item)
 
-    def _add_items(self, items: tuple[Any, ...]) -> None:
+    def _add_items(self, items: tuple[Item, ...]) -> None:
         for index, item in enumerate(items):
             if isinstance(item, GenItem) and item.n > 1:
                 self._add_samples(item, items[index + 1 :])
                 return
             self._add_item(item)
 
-    def _add_item(self, item: Any) -> None:
+    def _add_item(self, item: Item) -> None:
         if isinstance(item, str):
             self._add_text(item)
         elif isinstance(item, Placeholder):
@@ -103,7 +109,6 @@ class State(Named):
         elif isinstance(item, RoleOpen):
             self.role_begin(item.role)
         else:
-            assert isinstance(item, RoleClose)
             self.role_end(item.role)
 
     def _add_text(self, text: str) -> None:
@@ -112,11 +117,10 @@ class State(Named):
 
     def _add_select(self, item: SelectItem) -> None:
         slot = self._new_slot()
-        options: Any = item.options
-        if isinstance(options, Placeholder):
-            options = self._argument_of(options)
+        if isinstance(item.options, Placeholder):
+            options: tuple[Option, ...] | Arg = self._argument_of(item.options)
         else:
-            options = tuple(self._option(option) for option in options)
+            options = tuple(self._option(option) for option in item.options)
         self._record(Select(slot, item.name, options, item.scorer, self._recorder.location()))
         self._bind(item.name, Ref(self._block.id, slot, item.name or ""))
 
@@ -125,13 +129,13 @@ class State(Named):
             options._need("the options")
         return options.part
 
-    def _option(self, option: Any) -> str | tuple[Part, ...]:
+    def _option(self, option: str | Placeholder) -> str | tuple[Part, ...]:
         if isinstance(option, Placeholder):
             return (option.part,)
         parts = self._recorder.split(option)
         return option if len(parts) == 1 and isinstance(parts[0], str) else parts
 
-    def _add_samples(self, item: GenItem, rest: tuple[Any, ...]) -> None:
+    def _add_samples(self, item: GenItem, rest: tuple[Item, ...]) -> None:
         """gen with n > 1: a branch a sample; what follows in the expression goes to each."""
         single = GenItem(item.name, item.params, item.overrides, item.constraint, item.output)
         group = self.fork(item.n)
@@ -141,7 +145,7 @@ class State(Named):
             self._join_variable(group, item.name, close=False)
         self._samples = (item.name, group)
 
-    def _record(self, node: Any) -> None:
+    def _record(self, node: Node) -> None:
         if self._samples is not None:
             name = self._samples[0]
             raise ParameterError(
@@ -232,8 +236,37 @@ class State(Named):
         """One more branch that starts here."""
         return self.fork(1)[0]
 
-    def join(self, group: ForkGroup, *names: str, **options: Any) -> Any:
-        """Wait for a group's branches and gather what they made; see `groups.join`."""
+    @overload
+    def join(
+        self, group: ForkGroup, name: str, /, *,
+        reduce: Callable[[list[Any]], object] | None = None, missing: Missing = "none",
+    ) -> Joined: ...  # fmt: skip
+    @overload
+    def join(
+        self, group: ForkGroup, first: str, second: str, /, *names: str, missing: Missing = "none"
+    ) -> dict[str, Joined]: ...
+    @overload
+    def join(
+        self, group: ForkGroup, /, *, text: Literal[True], separator: str = "\n",
+        missing: Missing = "none",
+    ) -> Joined: ...  # fmt: skip
+    @overload
+    def join(self, group: ForkGroup, /, *, missing: Missing = "none") -> dict[str, Joined]: ...
+    def join(self, group: ForkGroup, /, *names: str, **options: Any) -> Any:
+        """Wait for the branches of a group and gather what they made.
+
+        Args:
+            names: variables to bind here, each a list aligned by branch index. None: every
+                variable that a branch has bound since the fork.
+            text: append the branches' texts since the fork to this branch instead.
+            separator: between the texts; a line break.
+            reduce: a function of the list; the variable becomes what it returns.
+            missing: "none" puts None where a branch lacks a variable or has failed; "raise" makes
+                that a JoinError or ParameterError.
+
+        Returns:
+            One Joined for one name or for `text`, else a dict of them by name.
+        """
         from radixlang.program.groups import join
 
         self._check_open()
@@ -291,9 +324,11 @@ class State(Named):
 
     # -- nesting ------------------------------------------------------------------------
 
-    def call(
-        self, program: Program, /, *args: Any, scope: Scope = "inline", **kwargs: Any
-    ) -> State:
+    @overload
+    def call(self, program: Program[P], /, *args: P.args, **kwargs: P.kwargs) -> State: ...
+    @overload
+    def call(self, program: Program, /, *args: Any, scope: Scope, **kwargs: Any) -> State: ...
+    def call(self, program: Program, /, *args: Any, scope: Any = "inline", **kwargs: Any) -> State:
         """Run another program at this place; returns its state (`.result`, `["x"]`).
 
         Args:
@@ -304,8 +339,14 @@ class State(Named):
         child._result = program.call_with(child, args, kwargs)
         return self._close_call(child, scope)
 
+    @overload
+    async def acall(self, program: Program[P], /, *args: P.args, **kwargs: P.kwargs) -> State: ...
+    @overload
     async def acall(
-        self, program: Program, /, *args: Any, scope: Scope = "inline", **kwargs: Any
+        self, program: Program, /, *args: Any, scope: Scope, **kwargs: Any
+    ) -> State: ...
+    async def acall(
+        self, program: Program, /, *args: Any, scope: Any = "inline", **kwargs: Any
     ) -> State:
         """Like `call`, for an `async def` program inside another: it may await what it likes."""
         child = self._open_call(program, scope)

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, TypeAlias
 
 from radixlang.errors import ParameterError, ProgramError
+from radixlang.program.expressions import Appendable
 from radixlang.program.state import State
 
-Step = Any  # an expression, or a function that appends to the branch it is given
-Scorer = Callable[[State], float]
+Step: TypeAlias = "Appendable | Callable[[State], object]"  # a function appends to its branch
+Score: TypeAlias = Callable[[State], float]
 
 
-def mean_logprob(name: str) -> Scorer:
+def mean_logprob(name: str) -> Score:
     """A scorer: mean log-probability of a generation; it must ask for `logprobs=True`.
 
     A generation without a token has the score -inf: it is chosen only where all are empty.
@@ -34,7 +35,7 @@ def mean_logprob(name: str) -> Scorer:
     return score
 
 
-def best_of(state: State, n: int, step: Step, score: Scorer) -> State:
+def best_of(state: State, n: int, step: Step, score: Score) -> State:
     """Take n samples of a step and go on from the one with the highest score."""
     group = state.fork(n)
     for branch in group:
@@ -64,7 +65,7 @@ def majority(
 
 
 def beam(
-    state: State, step: Step, score: Scorer, *, width: int, branching: int, depth: int
+    state: State, step: Step, score: Score, *, width: int, branching: int, depth: int
 ) -> State:
     """Beam search over branches: each round extends every beam `branching` ways and keeps the
     best `width`. Beams that fall out are cancelled, so their KV is free at once.

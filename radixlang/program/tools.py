@@ -7,7 +7,7 @@ import inspect
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from radixlang.constraints.json_values import arguments_from_json
 from radixlang.constraints.specs import Tool, ToolCall, Tools
@@ -16,6 +16,11 @@ from radixlang.constraints.tool_schemas import tool_name
 from radixlang.constraints.typed_values import from_json, to_json
 from radixlang.errors import ParameterError, ValueParseError
 from radixlang.program.expressions import Expr, gen
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from radixlang.keywords import TextKeywords
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,7 @@ class ToolBox:
             for tool in self.constraint.tools
         )  # fmt: skip
 
-    def gen(self, name: str, **options: Any) -> Expr:
+    def gen(self, name: str, **options: Unpack[TextKeywords]) -> Expr[ToolCall]:
         """A generation of one valid call; its value is a ToolCall."""
         return gen(name, tools=self.constraint, **options)
 

@@ -20,16 +20,18 @@ from radixlang.execution.listeners import tell_end
 from radixlang.execution.run import node_seed
 from radixlang.program.state import State
 from radixlang.progress import row_bar
+from radixlang.protocol import Backend
 from radixlang.records.made_by import made_by
 from radixlang.records.result import Result
 from radixlang.records.result_file import ResultFile
 
 if TYPE_CHECKING:
+    from radixlang.program.compiled import CompiledProgram
     from radixlang.program.program import Program
 
 
 def run_batch(
-    program: Program,
+    program: Program | CompiledProgram,
     rows: Iterable[Mapping[str, Any]],
     *,
     progress: bool | None = None,
@@ -49,14 +51,14 @@ def run_batch(
 
 
 def as_completed(
-    program: Any,
+    program: Program | CompiledProgram,
     rows: Iterable[Mapping[str, Any]],
     *,
     max_workers: int = 32,
     max_in_flight: int = 2048,
     save_to: str | os.PathLike[str] | None = None,
     seed: int | None = None,
-    runtime: Any = None,
+    runtime: Backend | None = None,
     **options: Any,
 ) -> Iterator[Result]:
     """Results as rows finish.
@@ -96,8 +98,8 @@ def as_completed(
 
 class _Batch:
     def __init__(
-        self, program: Program, rows: list[dict[str, Any]], backend: Any, seed: int | None,
-        options: Mapping[str, Any], max_in_flight: int,
+        self, program: Program | CompiledProgram, rows: list[dict[str, Any]], backend: Backend,
+        seed: int | None, options: Mapping[str, Any], max_in_flight: int,
     ) -> None:  # fmt: skip
         self.program, self.rows, self.backend = program, rows, backend
         self.seed, self.options = seed, options

@@ -7,7 +7,7 @@ and a runtime that still has it cached computes nothing again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from radixlang.constraints.typed_values import to_json
 from radixlang.default_runtime import get_default_runtime
@@ -19,7 +19,10 @@ from radixlang.program.state import State
 from radixlang.protocol import Backend, Completion, Markup
 from radixlang.records.namespaces import check_namespace
 from radixlang.records.typed_json import restored, types_of
-from radixlang.sampling_params import SamplingParams
+from radixlang.sampling_params import SamplingKeywords, SamplingParams
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _KIND, _VERSION = "checkpoint", 2
 
@@ -76,7 +79,8 @@ class Resumed:
 
 def resume(
     data: Mapping[str, Any], *, runtime: Backend | None = None, timeout: float | None = None,
-    max_total_tokens: int | None = None, namespace: str | None = None, **defaults: Any,
+    max_total_tokens: int | None = None, namespace: str | None = None,
+    **defaults: Unpack[SamplingKeywords],
 ) -> Resumed:  # fmt: skip
     """Go on from a checkpoint, on the same model or another, in the namespace it was taken in.
 

@@ -22,6 +22,9 @@ from radixlang.records.namespaces import check_namespace
 from radixlang.records.typed_json import restored, types_of
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from radixlang.keywords import RunKeywords
     from radixlang.program.program import Program
 
 _KIND, _VERSION = "replay", 2
@@ -71,7 +74,9 @@ def save_replay(state: State, path: str | os.PathLike[str]) -> None:
     Path(path).write_text(dump_json(data, indent=1) + "\n", encoding="utf-8")
 
 
-def verify_replay(program: Program, path: str | os.PathLike[str], **options: Any) -> Replayed:
+def verify_replay(
+    program: Program, path: str | os.PathLike[str], **options: Unpack[RunKeywords]
+) -> Replayed:
     """Run a program again with a file's arguments and seed, and compare node by node.
 
     Args:

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from radixlang.errors import TemplateError
-from radixlang.program.program import RUN_NAMES, Program
+from radixlang.keywords import RUN_NAMES
+from radixlang.program.program import Program
 from radixlang.program.state import State
 from radixlang.templates.expressions import Environment, Source
 from radixlang.templates.statements import Step, build
@@ -61,7 +62,7 @@ def template(text: str, *, name: str = "template", folder: str | None = None) ->
 def _program(name: str, text: str, file: str, folder: Path | None) -> Program:
     parsed = parse(text, file, folder, ())
 
-    def run(s: State, **arguments: Any) -> None:
+    def run(s: State, /, **arguments: Any) -> None:
         environment = Environment(arguments)
         for step in parsed.steps:
             step(s, environment)

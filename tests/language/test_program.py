@@ -53,6 +53,33 @@ def test_wrong_arguments_are_named(fake: Make, kwargs: dict[str, Any], message: 
         question.run(runtime=fake(["x"]), **kwargs)
 
 
+def test_options_of_a_program_hold_until_a_call_says_otherwise(fake: Make) -> None:
+    careful = question.with_options(runtime=fake(["Paris"] * 3), seed=7, max_tokens=2)
+    assert careful("France").seed == 7
+    assert careful("France", seed=8).seed == 8
+    assert careful.bind(country="France").run_batch([{}])[0]["capital"] == "Paris"
+
+    @function
+    def still(s: State, country: str) -> None:
+        s += f"{country}: " + gen("capital")
+
+    assert still.with_options(seed=9).compile()(country="x", runtime=fake(["y"])).seed == 9
+    with pytest.raises(ParameterError, match="did you mean 'temperature'"):
+        question.with_options(temprature=0)  # type: ignore[call-arg]
+
+
+def test_a_group_takes_a_value_that_is_not_known_yet(fake: Make) -> None:
+    @function
+    def twice(s: State) -> None:
+        s += gen("word")
+        with s.fork(2) as group:
+            group += s.ref("word")
+            group += gen("next")
+
+    assert twice.run(runtime=fake({"": "one", "one": "two"}))
+    assert twice.trace().is_static
+
+
 def test_too_many_positional_arguments(fake: Make) -> None:
     with pytest.raises(ParameterError, match="takes 2 arguments"):
         question.run("a", "b", "c", runtime=fake())

@@ -1,0 +1,67 @@
+"""The keyword arguments of public functions as types: what an editor offers and a checker reads.
+
+Names, values and defaults are told where they act: `SamplingParams`, `gen`, `Program.run` and
+`Program.run_batch`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from radixlang.sampling_params import SamplingKeywords
+
+if TYPE_CHECKING:
+    import re
+
+    from radixlang.constraints.specs import Choices, Constraint, Grammar, Regex, Tools
+    from radixlang.protocol import Backend
+
+
+class ConstraintKeywords(TypedDict, total=False):
+    """One constraint on a generated text, `tools` excepted, and its options."""
+
+    regex: str | re.Pattern[str] | Regex
+    json_schema: Any  # a dict, JSON text, a bool, or any Python type
+    grammar: str | Grammar
+    choices: Iterable[str] | Choices | Any  # also a Literal, which no type describes
+    constraint: Constraint | str | Any  # also a dict or a type: a JSON schema
+    finish: Literal["error", "close"]
+    strict: bool
+    whitespace: int
+
+
+class TextKeywords(ConstraintKeywords, SamplingKeywords, total=False):
+    """Options of a gen whose value is text."""
+
+    n: int
+
+
+class GenKeywords(TextKeywords, total=False):
+    """Options of any gen."""
+
+    tools: Iterable[Any] | Tools  # functions, or dicts as chat templates have them
+
+
+class RunKeywords(SamplingKeywords, total=False):
+    """Options of one run; the sampling parameters are defaults of its generations."""
+
+    runtime: Backend | None
+    timeout: float | None
+    max_total_tokens: int | None
+    namespace: str
+    check: bool
+
+
+class BatchKeywords(RunKeywords, total=False):
+    """Options of a batch, and of each of its runs."""
+
+    max_workers: int
+    max_in_flight: int
+    save_to: str | os.PathLike[str] | None
+
+
+RUN_NAMES = ("runtime", "timeout", "seed", "max_total_tokens", "namespace", "check")
+CONSTRAINT_NAMES = ("regex", "json_schema", "grammar", "choices", "tools", "constraint")
+CONSTRAINT_OPTIONS = ("finish", "strict", "whitespace")

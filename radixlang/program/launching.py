@@ -1,0 +1,133 @@
+"""How a program is called, as a type checker sees it.
+
+A program takes its own arguments and, by keyword, options of the run. Python has no type for the
+two together, so there is one overload for arguments alone, all of them checked, and one for each
+common option: there options are checked, and other keywords are taken to be arguments. Where both
+must be checked, `program.with_options(…)` takes the options first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+
+if TYPE_CHECKING:
+    from radixlang.program.program import Program
+    from radixlang.program.state import State
+    from radixlang.protocol import Backend
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+Stops: TypeAlias = "str | Iterable[str] | None"
+
+
+class Launch(Protocol[P, R_co]):
+    """`run` of one program, and what takes the same arguments."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    @overload
+    def __call__(self, state: State, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    @overload
+    def __call__(
+        self, *args: Any, runtime: Backend | None, timeout: float | None = ...,
+        seed: int | None = ..., max_total_tokens: int | None = ..., namespace: str = ...,
+        check: bool = ..., max_tokens: int = ..., min_tokens: int = ..., temperature: float = ...,
+        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        frequency_penalty: float = ..., presence_penalty: float = ...,
+        repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
+        stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
+        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ..., **arguments: Any,
+    ) -> R_co: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, *args: Any, seed: int | None, runtime: Backend | None = ...,
+        timeout: float | None = ..., max_total_tokens: int | None = ..., namespace: str = ...,
+        check: bool = ..., max_tokens: int = ..., min_tokens: int = ..., temperature: float = ...,
+        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        frequency_penalty: float = ..., presence_penalty: float = ...,
+        repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
+        stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
+        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ..., **arguments: Any,
+    ) -> R_co: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, *args: Any, temperature: float, runtime: Backend | None = ...,
+        timeout: float | None = ..., seed: int | None = ..., max_total_tokens: int | None = ...,
+        namespace: str = ..., check: bool = ..., max_tokens: int = ..., min_tokens: int = ...,
+        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        frequency_penalty: float = ..., presence_penalty: float = ...,
+        repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
+        stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
+        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ..., **arguments: Any,
+    ) -> R_co: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, *args: Any, max_tokens: int, runtime: Backend | None = ...,
+        timeout: float | None = ..., seed: int | None = ..., max_total_tokens: int | None = ...,
+        namespace: str = ..., check: bool = ..., min_tokens: int = ..., temperature: float = ...,
+        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        frequency_penalty: float = ..., presence_penalty: float = ...,
+        repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
+        stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
+        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ..., **arguments: Any,
+    ) -> R_co: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, *args: Any, timeout: float | None, runtime: Backend | None = ...,
+        seed: int | None = ..., max_total_tokens: int | None = ..., namespace: str = ...,
+        check: bool = ..., max_tokens: int = ..., min_tokens: int = ..., temperature: float = ...,
+        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        frequency_penalty: float = ..., presence_penalty: float = ...,
+        repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
+        stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
+        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ..., **arguments: Any,
+    ) -> R_co: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, *args: Any, check: bool, runtime: Backend | None = ..., timeout: float | None = ...,
+        seed: int | None = ..., max_total_tokens: int | None = ..., namespace: str = ...,
+        max_tokens: int = ..., min_tokens: int = ..., temperature: float = ...,
+        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        frequency_penalty: float = ..., presence_penalty: float = ...,
+        repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
+        stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
+        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ..., **arguments: Any,
+    ) -> R_co: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, *args: Any, max_total_tokens: int | None, runtime: Backend | None = ...,
+        timeout: float | None = ..., seed: int | None = ..., namespace: str = ...,
+        check: bool = ..., max_tokens: int = ..., min_tokens: int = ..., temperature: float = ...,
+        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        frequency_penalty: float = ..., presence_penalty: float = ...,
+        repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
+        stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
+        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ..., **arguments: Any,
+    ) -> R_co: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, *args: Any, namespace: str, runtime: Backend | None = ...,
+        timeout: float | None = ..., seed: int | None = ..., max_total_tokens: int | None = ...,
+        check: bool = ..., max_tokens: int = ..., min_tokens: int = ..., temperature: float = ...,
+        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        frequency_penalty: float = ..., presence_penalty: float = ...,
+        repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
+        stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
+        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ..., **arguments: Any,
+    ) -> R_co: ...  # fmt: skip
+
+
+class LaunchMethod(Protocol[R_co]):
+    """A method that a program's arguments give its signature to."""
+
+    @overload
+    def __get__(self, program: None, owner: Any, /) -> Callable[..., R_co]: ...
+    @overload
+    def __get__(self, program: Program[P], owner: Any, /) -> Launch[P, R_co]: ...
+
+
+def launches(method: Callable[..., R]) -> LaunchMethod[R]:
+    """Give a method of Program the signature of its program; at run time it stays as it is."""
+    return method
