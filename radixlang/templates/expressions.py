@@ -46,11 +46,16 @@ class Environment:
 
 @dataclass
 class Source:
-    """A template's text, and what its errors and includes need."""
+    """A template's text, and what its errors and includes need.
+
+    Includes are looked up in `folder`, that of the file, and have to lie below `root`, that of the
+    template which was asked for.
+    """
 
     text: str
     file: str
     folder: Path | None
+    root: Path | None
     including: tuple[str, ...]
     lonely: tuple[set[int], set[int]]
     parse: Callable[..., Any]

@@ -44,23 +44,31 @@ class Template:
     parameters: dict[str, Any]
 
 
-def load_template(path: str | os.PathLike[str]) -> Program:
-    """The program in a template file; includes are looked up beside it.
+def load_template(
+    path: str | os.PathLike[str], *, root: str | os.PathLike[str] | None = None
+) -> Program:
+    """The program in a template file; includes are looked up from its folder.
+
+    Args:
+        root: the folder that included files have to lie below, whatever `..`, absolute path or
+            link names them; by default the template's own.
 
     Raises:
-        TemplateError: the file or one it includes is missing or wrong; with file, line, column.
+        TemplateError: the file or one it includes is missing, wrong, or not below the root; with
+            file, line, column.
     """
     file = Path(path)
-    return _program(file.stem, _read(file), str(file), file.parent)
+    return _program(file.stem, _read(file), str(file), file.parent, Path(root or file.parent))
 
 
 def template(text: str, *, name: str = "template", folder: str | None = None) -> Program:
-    """The program in a template text; `folder` is where its includes are."""
-    return _program(name, text, f"<{name}>", Path(folder) if folder is not None else None)
+    """The program in a template text; its includes are in `folder` and below."""
+    place = Path(folder) if folder is not None else None
+    return _program(name, text, f"<{name}>", place, place)
 
 
-def _program(name: str, text: str, file: str, folder: Path | None) -> Program:
-    parsed = parse(text, file, folder, ())
+def _program(name: str, text: str, file: str, folder: Path | None, root: Path | None) -> Program:
+    parsed = parse(text, file, folder, root, ())
 
     def run(s: State, /, **arguments: Any) -> None:
         environment = Environment(arguments)
@@ -79,7 +87,9 @@ def _program(name: str, text: str, file: str, folder: Path | None) -> Program:
     return Program(run, name)
 
 
-def parse(text: str, file: str, folder: Path | None, including: tuple[str, ...]) -> Template:
+def parse(
+    text: str, file: str, folder: Path | None, root: Path | None, including: tuple[str, ...]
+) -> Template:
     """Parse a template and the ones it includes.
 
     Raises:
@@ -87,7 +97,7 @@ def parse(text: str, file: str, folder: Path | None, including: tuple[str, ...])
     """
     from lark.exceptions import UnexpectedInput, VisitError
 
-    source = Source(text, file, folder, including, _lonely_tags(text), parse, _read)
+    source = Source(text, file, folder, root, including, _lonely_tags(text), parse, _read)
     try:
         tree = _parser().parse(text)
     except UnexpectedInput as error:

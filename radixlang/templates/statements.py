@@ -201,11 +201,16 @@ class _Builder(ValueBuilder):
         path = source.folder / wanted
         if str(path) in (*source.including, source.file):
             raise source.error(f"{wanted!r} includes itself", item.meta.start_pos)
+        if source.root is None or not path.resolve().is_relative_to(source.root.resolve()):
+            raise source.error(
+                f"{wanted!r} is not below {str(source.root)!r}, where includes are read from; move "
+                "it there, or name a folder above both with load_template(path, root=folder)",
+                item.meta.start_pos,
+            )
         if not path.is_file():
             raise source.error(f"there is no template {str(path)!r}", item.meta.start_pos)
-        inner = source.parse(
-            source.read(path), str(path), path.parent, (*source.including, source.file)
-        )
+        including = (*source.including, source.file)
+        inner = source.parse(source.read(path), str(path), path.parent, source.root, including)
         for name, default in inner.parameters.items():
             if name not in source.bound:
                 source.parameters.setdefault(name, default)

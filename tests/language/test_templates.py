@@ -179,6 +179,37 @@ def test_includes(fake: Make, tmp_path: Path) -> None:
         load_template(tmp_path / "none.radix")
 
 
+@pytest.mark.parametrize(
+    "wanted", ["../secret.txt", "{absolute}", "parts/../../secret.txt", "link"]
+)
+def test_an_include_outside_of_the_templates_folder_is_refused(
+    fake: Make, tmp_path: Path, wanted: str
+) -> None:
+    secret, folder = tmp_path / "secret.txt", tmp_path / "templates"
+    (folder / "parts").mkdir(parents=True)
+    secret.write_text("the key is 4711", encoding="utf-8")
+    (folder / "link").symlink_to(secret)
+    main = folder / "main.radix"
+    name = wanted.format(absolute=secret)
+    main.write_text(f"Hello\n{{% include {name!r} %}}", encoding="utf-8")
+    with pytest.raises(TemplateError, match=r"main\.radix:2:1: .* is not below .*root=folder"):
+        load_template(main)
+    assert "4711" in load_template(main, root=tmp_path)(runtime=fake()).text()
+
+
+def test_an_included_file_may_include_what_lies_beside_its_folder(
+    fake: Make, tmp_path: Path
+) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "foot.radix").write_text("Foot", encoding="utf-8")
+    (tmp_path / "parts" / "head.radix").write_text(
+        "{% include '../foot.radix' %}", encoding="utf-8"
+    )
+    main = tmp_path / "main.radix"
+    main.write_text("{% include 'parts/head.radix' %}", encoding="utf-8")
+    assert load_template(main)(runtime=fake()).text() == "Foot"
+
+
 def test_missing_argument_is_named(fake: Make) -> None:
     with pytest.raises(ParameterError, match="needs the argument 'who'"):
         template("Hello {{ who }}")(runtime=fake())
