@@ -17,6 +17,7 @@ from radixlang.execution.run import Run, RunOptions
 from radixlang.graph.graph_json import check_version
 from radixlang.program.state import State
 from radixlang.protocol import Backend, Completion, Markup
+from radixlang.records.file_fields import check_fields
 from radixlang.records.namespaces import check_namespace
 from radixlang.records.typed_json import restored, types_of
 from radixlang.sampling_params import SamplingKeywords, SamplingParams
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _KIND, _VERSION = "checkpoint", 2
+_PIECE = (
+    {"turn": (str, type(None)), "begins": bool},
+    {"markup": str},
+    {"text": str, "tokens": [int]},
+    {"text": str, "tokens": type(None)},
+)
+_FIELDS = {
+    "program": str, "model": str, "seed": int, "open_role": (str, type(None)), "roles": [str],
+    "pieces": [_PIECE], "values": dict, "types": (dict, type(None)),
+}  # fmt: skip
 
 
 def take_checkpoint(state: State) -> dict[str, Any]:
@@ -90,13 +101,14 @@ def resume(
     Raises:
         ParameterError: the data is no checkpoint or of another namespace, or an option is unknown.
     """
-    check_version(dict(data), _KIND, _VERSION)
+    check_version(data, _KIND, _VERSION)
+    check_fields(data, _FIELDS, _KIND)
     kept = check_namespace(data.get("namespace"), namespace, _KIND)
     backend = runtime or get_default_runtime()
     options = RunOptions(data["seed"], SamplingParams.checked(**defaults), timeout,
                          max_total_tokens, kept)  # fmt: skip
     run = Run(data["program"], backend, options).start()
-    state = State(run, run.blocks[0], role=data["open_role"])
+    state = State(run, run.blocks[0], role=data.get("open_role"))
     for name, value in restored(data["values"], data.get("types") or {}).items():
         state[name] = value
     same_model = backend.model_name == data["model"]

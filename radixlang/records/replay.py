@@ -17,6 +17,7 @@ from radixlang.execution.run import Run
 from radixlang.graph.graph_json import check_version, node_to_json
 from radixlang.graph.nodes import Gen, Select
 from radixlang.program.state import State
+from radixlang.records.file_fields import check_fields
 from radixlang.records.json_text import dump_json
 from radixlang.records.namespaces import check_namespace
 from radixlang.records.typed_json import restored, types_of
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from radixlang.program.program import Program
 
 _KIND, _VERSION = "replay", 2
+_NODE = {"node": str, "location": str, "asks": str, "prompt": str}
+_FIELDS = {"program": str, "model": str, "seed": int, "options": dict, "arguments": dict,
+           "types": (dict, type(None)), "nodes": [_NODE]}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +107,8 @@ def first_difference(
     """Compare two lists of nodes; None where they are the same."""
     for old, new in zip(recorded, now, strict=False):
         for what in ("node", "asks", "prompt", "seed", "outcome"):
-            if old[what] != new[what]:
-                return Difference(old["node"], new["location"], what, old[what], new[what])
+            if old.get(what) != new[what]:
+                return Difference(old["node"], new["location"], what, old.get(what), new[what])
     if len(recorded) != len(now):
         longer = max(recorded, now, key=len)
         extra = longer[min(len(recorded), len(now))]
@@ -117,9 +121,10 @@ def first_difference(
 def _load(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         data: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ParameterError(f"{os.fspath(path)} is not JSON: {error}") from error
     check_version(data, _KIND, _VERSION)
+    check_fields(data, _FIELDS, _KIND)
     return data
 
 

@@ -79,7 +79,7 @@ def gguf_config(file: GgufFile, *, dtype: str, context_length: int | None = None
         )
     keys = _Keys(file, architecture)
     gemma = architecture.startswith("gemma")
-    num_layers, hidden_size = keys.count("block_count"), keys.count("embedding_length")
+    num_layers, hidden_size = _num_layers(keys), keys.count("embedding_length")
     num_heads = keys.count("attention.head_count")
     head_dim = keys.count("attention.key_length", hidden_size // num_heads)
     ropes, layer_rope, context = _ropes(keys, num_layers, head_dim, context_length)
@@ -135,6 +135,17 @@ def _soft_cap(keys: _Keys, key: str, gemma2_default: float) -> float | None:
     default = gemma2_default if keys.architecture == "gemma2" else None
     value = keys.get(key, default)
     return float(value) if value else None
+
+
+def _num_layers(keys: _Keys) -> int:
+    """Layers, none of which the file is without: what is built for them comes before a look."""
+    claimed = keys.count("block_count")
+    if claimed > len(keys.file.tensors):
+        raise ModelFormatError(
+            f"{keys.file.path}: it claims {claimed:,} layers and has {len(keys.file.tensors):,} "
+            "tensors; the file is corrupt. Download it again"
+        )
+    return claimed
 
 
 def _windows(keys: _Keys, num_layers: int) -> tuple[int | None, ...]:

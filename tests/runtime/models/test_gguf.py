@@ -295,6 +295,17 @@ def test_missing_tensor_is_named(
         load_model(path)
 
 
+def test_a_file_that_claims_more_layers_than_it_can_hold_is_refused_before_any_is_built(
+    tiny: Path, tmp_path: Path
+) -> None:
+    content, key = tiny.read_bytes(), b"llama.block_count"
+    at = content.index(key) + len(key) + 4  # behind the type of the value
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(content[:at] + (2**30).to_bytes(4, "little") + content[at + 4 :])
+    with pytest.raises(ModelFormatError, match=r"broken\.gguf: it claims 1,073,741,824 layers"):
+        gguf_config(GgufFile(broken), dtype="float32")
+
+
 def test_layers_that_are_not_there_are_not_built(tiny: Path) -> None:
     file = GgufFile(tiny)
     config = replace(

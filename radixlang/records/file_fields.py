@@ -1,0 +1,58 @@
+"""What the fields of a kept file have to be, checked before any of them is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from radixlang.errors import ParameterError
+
+_NAMES = {str: "text", int: "a whole number", bool: "true or false", dict: "an object",
+          type(None): "null"}  # fmt: skip
+
+
+def check_fields(data: Any, wanted: Any, what: str, at: str = "") -> None:
+    """Raise a ParameterError at the first place of a file's data that is not as wanted.
+
+    `wanted` is a type, a tuple of alternatives, a list with the form of every item, or an object
+    with the form of each field that has to be there.
+    """
+    if isinstance(wanted, tuple):
+        if not any(_fits(data, each) for each in wanted):
+            _refuse(data, " or ".join(map(_name, wanted)), what, at)
+    elif isinstance(wanted, list):
+        if not isinstance(data, list):
+            _refuse(data, "a list", what, at)
+        for index, item in enumerate(data):
+            check_fields(item, wanted[0], what, f"{at}[{index}]")
+    elif isinstance(wanted, Mapping):
+        if not isinstance(data, dict):
+            _refuse(data, "an object", what, at)
+        for name, form in wanted.items():
+            check_fields(data.get(name), form, what, f"{at}.{name}" if at else name)
+    elif not _fits(data, wanted):
+        _refuse(data, _name(wanted), what, at)
+
+
+def _fits(data: Any, wanted: Any) -> bool:
+    try:
+        if isinstance(wanted, type):
+            return isinstance(data, wanted) and (wanted is bool or not isinstance(data, bool))
+        check_fields(data, wanted, "")
+    except ParameterError:
+        return False
+    return True
+
+
+def _name(wanted: Any) -> str:
+    if isinstance(wanted, type):
+        return _NAMES[wanted]
+    return f"an object with {', '.join(wanted)}" if isinstance(wanted, Mapping) else "a list"
+
+
+def _refuse(data: Any, wanted: str, what: str, at: str) -> None:
+    shown = repr(data) if len(repr(data)) <= 60 else f"{repr(data)[:57]}..."
+    raise ParameterError(
+        f"the {what} is damaged: {at or 'its data'} has to be {wanted}, and is {shown}. "
+        "It was changed or cut after it was saved; save it again"
+    )
