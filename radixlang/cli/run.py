@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from radixlang.cli._runtime import opened_runtime
@@ -52,9 +51,7 @@ def run(args: argparse.Namespace) -> int:
 def _run_once(args: argparse.Namespace, program: Program, runtime: Any) -> int:
     state = run_program(program, runtime, run_options(args))
     if args.html:
-        from radixlang.views.page import run_to_page
-
-        Path(args.html).write_text(run_to_page(state), encoding="utf-8")
+        state.to_html(args.html)
     if args.json:
         print(dump_json(_as_json(program, state, runtime), indent=2))
     else:

@@ -13,6 +13,7 @@ __all__ = [
     "role_context",
     "state",
     "state_values",
+    "state_views",
     "strategies",
     "tools",
     "tracing",

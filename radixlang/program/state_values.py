@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any, NoReturn, TypeVar, overload
 
 from radixlang.errors import NeedsValueError, ParameterError, ProgramError, refuse_pickling
@@ -12,12 +10,13 @@ from radixlang.execution.branch_run import Cell, Choice, Stream
 from radixlang.execution.recorder import Placeholder, Recorder
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Block, Ref
+from radixlang.program.state_views import Viewed
 from radixlang.protocol import Completion, Usage
 
 T = TypeVar("T")
 
 
-class Reading:
+class Reading(Viewed):
     """The reading half of a State."""
 
     __slots__ = ("_block", "_recorder")
@@ -235,36 +234,6 @@ class Reading:
         if isinstance(self._recorder, Run):
             return self._recorder
         raise NeedsValueError("a trace has no texts and values yet")
-
-    def __repr__(self) -> str:
-        from radixlang.views.cells import state_line
-
-        return state_line(self)
-
-    def _repr_html_(self) -> str:
-        from radixlang.views.page import run_to_cell
-
-        return run_to_cell(self)
-
-    def show(self, *, color: bool | None = None) -> str:
-        """The tree of this run for a terminal; tokens coloured cached, forced, sampled."""
-        from radixlang.views.trace_builder import trace_of
-        from radixlang.views.trace_text import trace_to_text
-
-        return trace_to_text(trace_of(self._run()), color=color)
-
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The view of this run as one HTML page, as it is now: also of a failed or running one.
-
-        Args:
-            path: a file to write the page to, as UTF-8.
-        """
-        from radixlang.views.page import run_to_page
-
-        page = run_to_page(self)
-        if path is not None:
-            Path(path).write_text(page, encoding="utf-8", errors="replace")
-        return page
 
 
 def _refs_of(found: Any) -> list[Ref]:

@@ -15,7 +15,6 @@ from typing import Any
 
 from radixlang.execution.run import Run
 from radixlang.explain.savings import bytes_text
-from radixlang.program.state_values import Reading
 from radixlang.views.cells import cell
 from radixlang.views.timeline import timeline_html
 from radixlang.views.trace import Trace
@@ -27,9 +26,8 @@ _LIVE_MS = 1500  # a page of a run that goes on is read again so often
 _HERE = Path(__file__).parent
 
 
-def run_to_page(source: Run | Reading) -> str:
-    """The whole page for a run, or for a state's run; it may still go on or have failed."""
-    run = source if isinstance(source, Run) else source._run()
+def run_to_page(run: Run) -> str:
+    """The whole page of a run; it may still go on or have failed."""
     trace = trace_of(run)
     return Template(_asset("page.html")).substitute(
         title=escape(trace.name),
@@ -45,9 +43,8 @@ def run_to_page(source: Run | Reading) -> str:
     )
 
 
-def run_to_cell(source: Run | Reading) -> str:
+def run_to_cell(run: Run) -> str:
     """The trace for a notebook: the same tree without tools, in the notebook's own theme."""
-    run = source if isinstance(source, Run) else source._run()
     trace = trace_of(run)
     legend = " ".join(
         f'<span class="key {kind}">{kind}</span>'
