@@ -3,25 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from radixlang.sampling_params import SamplingParams
+
 if TYPE_CHECKING:
     from radixlang.runtime.sampling.sampler import SamplingRow
+
+
+# Parameters that the kernel, or what comes before it on a GPU, does as the general sampler does.
+HANDLED = frozenset({"temperature", "top_p", "min_p", "seed", "frequency_penalty",
+                     "presence_penalty", "repetition_penalty"})  # fmt: skip
+# Parameters that choose no token: they are the request's affair.
+ELSEWHERE = frozenset({"max_tokens", "min_tokens", "stop", "stop_regex", "stop_token_ids",
+                       "ignore_eos", "logprobs", "top_logprobs", "heal"})  # fmt: skip
 
 
 def suits_kernel(rows: Sequence[SamplingRow]) -> bool:
     """Whether the kernel does all that these rows ask for.
 
-    Top-k stays with torch's own selection; and an end token is only held back where a mask leaves
-    others, which is seen too late here.
+    A parameter that is in neither list goes to the general sampler wherever it is set: top-k
+    does, which stays with torch's own selection, and so does any parameter that is new. An end
+    token is only held back where a mask leaves others, which is seen too late here.
     """
-    return not any(
-        row.params.top_k is not None or (row.held_back and row.bitmask is not None) for row in rows
+    return all(
+        is_known(row.params) and not (row.held_back and row.bitmask is not None) for row in rows
     )
+
+
+def is_known(params: SamplingParams) -> bool:
+    """Whether whatever is set in the parameters is handled on a GPU as elsewhere."""
+    kind: Any = type(params)
+    return all(getattr(params, name) == usual for name, usual in _unknown(kind))
+
+
+@cache
+def _unknown(kind: type[SamplingParams]) -> tuple[tuple[str, object], ...]:
+    """Parameters, and their defaults, that nothing here knows of."""
+    known = HANDLED | ELSEWHERE
+    return tuple((each.name, each.default) for each in fields(kind) if each.name not in known)
 
 
 def choose(logits: Tensor, rows: Sequence[SamplingRow]) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,7 @@ It knows strings and token ids. It knows no tensor and no tree.
 """
 
 __all__ = [
+    "byte_alphabet",
     "chat_template",
     "option_tokens",
     "partial_regex",

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer as Backend
 
 from radixlang.errors import ParameterError
 from radixlang.protocol import Markup, Message
-from radixlang.runtime.models.gguf.tokenizer import byte_alphabet
+from radixlang.runtime.text.byte_alphabet import byte_alphabet
 from radixlang.runtime.text.chat_template import ChatTemplate
 
 Prefix = Literal["never", "first", "always"]

@@ -14,9 +14,9 @@ from tokenizers import Tokenizer as Backend
 from radixlang.errors import ParameterError
 from radixlang.protocol import Markup, Message
 from radixlang.runtime.models.gguf.file import GgufFile
-from radixlang.runtime.models.gguf.tokenizer import byte_alphabet
 from radixlang.runtime.models.loader import load_gguf_tokenizer
 from radixlang.runtime.models.locate import find_default_model
+from radixlang.runtime.text.byte_alphabet import byte_alphabet
 from radixlang.runtime.text.tokenizer import Tokenizer, TokenizerConfig
 
 # SmolLM2's vocabulary has no token for some control characters and rare planes: it drops them,

@@ -7,16 +7,24 @@ left out, so that data never becomes syntax.
 
 from __future__ import annotations
 
+import logging
+import re
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
 from radixlang.errors import ModelFormatError
+from radixlang.runtime.models.gguf.config import eos_ids
 from radixlang.runtime.models.gguf.file import GgufFile
+from radixlang.runtime.text.byte_alphabet import byte_alphabet
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 _SPACE = "\u2581"
+_MARKER = re.compile(r"<\|[^|<>\s]+\|>|<(?:start|end)_of_turn>")  # as chat templates write them
+_NAMED = re.compile(r"<\S+>")
+
+log = logging.getLogger("radixlang.runtime")
 
 # How llama.cpp's `tokenizer.ggml.pre` splits text before merging, as regular expressions.
 _LLAMA3 = (
@@ -55,7 +63,7 @@ def gguf_tokenizer(file: GgufFile) -> Tokenizer:
             f"{file.path}: metadata has no vocabulary ('tokenizer.ggml.tokens'); it was converted "
             "without one. Convert it again with its tokenizer"
         )
-    kinds = _token_kinds(file, len(tokens))
+    kinds = _promoted(file, tokens, _token_kinds(file, len(tokens)))
     try:
         match model:
             case "gpt2":
@@ -84,6 +92,29 @@ def _token_kinds(file: GgufFile, num_tokens: int) -> list[int]:
             "corrupt. Download it again"
         )
     return [int(kind) for kind in kinds.tolist()]
+
+
+def _promoted(file: GgufFile, tokens: list[str], kinds: list[int]) -> list[int]:
+    """The kinds, with markers of turns that a converter left as ordinary text made control tokens.
+
+    As text they would be cut into pieces that the model has never seen in that place. A marker is
+    a token that the file names as an end, or that its chat template writes, in the form of one.
+    """
+    template = str(file.metadata.get("tokenizer.chat_template") or "")
+    written = set(_MARKER.findall(template))
+    ends = eos_ids(file.metadata)
+    found = [
+        place
+        for place, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
+        if kind == _NORMAL and (token in written or (place in ends and _NAMED.fullmatch(token)))
+    ]
+    if found:
+        names = ", ".join(repr(tokens[place]) for place in found[:4])
+        log.warning(
+            "%s marks %s%s as ordinary text; taken as the control token%s that the chat template "
+            "means", file.path, names, ", …" if len(found) > 4 else "", "s" * (len(found) > 1),
+        )  # fmt: skip
+    return [_CONTROL if place in found else kind for place, kind in enumerate(kinds)]
 
 
 def _byte_level(file: GgufFile, tokens: list[str]) -> Tokenizer:
@@ -121,15 +152,6 @@ def _pre_tokenizer(file: GgufFile) -> Any:
         f"places; known: {', '.join(sorted({*_SPLITS, *_DIGITS_FIRST, *_GPT2_NAMES}))}. Load the "
         "model from a folder of safetensors instead"
     )
-
-
-def byte_alphabet() -> list[str]:
-    """The printable character that stands for each byte in byte-level vocabularies (GPT-2)."""
-    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    alphabet = {byte: chr(byte) for byte in kept}
-    others = (byte for byte in range(256) if byte not in alphabet)
-    alphabet |= {byte: chr(256 + place) for place, byte in enumerate(others)}
-    return [alphabet[byte] for byte in range(256)]
 
 
 def _sentence_piece(file: GgufFile, tokens: list[str], kinds: list[int]) -> Tokenizer:

@@ -124,7 +124,7 @@ def add_rope(writer: Any, config: Any, head_dim: int) -> None:
 
 
 def add_vocabulary(writer: Any, vocab_size: int) -> None:
-    from radixlang.runtime.models.gguf.tokenizer import byte_alphabet
+    from radixlang.runtime.text.byte_alphabet import byte_alphabet
 
     tokens = ["<eos>", "th", *byte_alphabet()[32:]][:vocab_size]
     writer.add_tokenizer_model("gpt2")
@@ -378,3 +378,50 @@ def test_rows_are_looked_up_as_they_are_stored(name: str, tmp_path: Path) -> Non
     assert embed.num_bytes == blocks.nbytes
     assert source.lookup("head.weight") is None
     assert source.lookup("norm.weight") is None
+
+
+# ---- markers of turns that a converter left as ordinary text
+
+MARKERS = ["<|im_start|>", "<|im_end|>"]
+
+
+def with_markers(path: Path, kind: int) -> Any:
+    """The tokenizer of a file whose chat markers have a type of token."""
+    from radixlang.runtime.models.loader import load_gguf_tokenizer
+    from radixlang.runtime.text.byte_alphabet import byte_alphabet
+
+    tokens = ["<eos>", "<b>", *byte_alphabet(), *MARKERS, "th"]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3, 1, *[1] * 256, kind, kind, 1])
+    writer.add_token_merges(["t h"])
+    writer.add_eos_token_id(0)
+    writer.add_chat_template(
+        "{% for m in messages %}<|im_start|>{{ m.role }}<b>{{ m.content }}<|im_end|>{% endfor %}"
+    )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return load_gguf_tokenizer(GgufFile(path))
+
+
+def test_chat_markers_of_type_normal_are_promoted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from radixlang.protocol import Markup
+
+    right = with_markers(tmp_path / "right.gguf", 3)
+    assert "ordinary text" not in caplog.text
+    wrong = with_markers(tmp_path / "wrong.gguf", 1)
+    assert "'<|im_start|>', '<|im_end|>' as ordinary text" in caplog.text
+    text = "<|im_start|>user<b>hi<|im_end|>"
+    ids = [each.encode_run([Markup(text)], at_start=True) for each in (right, wrong)]
+    assert ids[0] == ids[1]
+    assert ids[1][0] == 258
+    assert len(ids[1]) == len("user<b>hi") + 2
+    data = wrong.encode_run([text], at_start=True)
+    assert 258 not in data
+    assert wrong.decode(data) == text

@@ -17,9 +17,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from radixlang.errors import ModelFormatError, ModelNotFoundError, ParameterError
 from radixlang.runtime.models import locate as locate_module
-from radixlang.runtime.models.gguf.tokenizer import byte_alphabet
 from radixlang.runtime.models.loader import load_folder_tokenizer, load_model
 from radixlang.runtime.models.locate import find_default_model, locate
+from radixlang.runtime.text.byte_alphabet import byte_alphabet
 
 TEMPLATE = "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"
 
