@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from radixlang.errors import ParameterError
+from radixlang.suggestions import suggestion
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -157,8 +157,7 @@ def check_names(kwargs: dict[str, Any]) -> Any:
     """Return kwargs, or raise a ParameterError that names the nearest known parameter."""
     for name in kwargs:
         if name not in PARAM_NAMES:
-            close = difflib.get_close_matches(name, PARAM_NAMES, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(PARAM_NAMES)}"
+            hint = suggestion(name, PARAM_NAMES)
             raise ParameterError(f"unknown sampling parameter {name!r}; {hint}")
     return kwargs
 

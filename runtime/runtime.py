@@ -2,48 +2,38 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from radixlang.errors import ParameterError, PoolExhaustedError, refuse_pickling
 from radixlang.protocol import Message
-from radixlang.runtime.arguments import check_at_least_1, refuse_unknown
-from radixlang.runtime.cache.page_pool import PagePool
-from radixlang.runtime.cache.quantized_tier import ColdTier
-from radixlang.runtime.cache.radix_tree import Namespace, RadixTree
+from radixlang.runtime.cache.radix_tree import Namespace
 from radixlang.runtime.cache.snapshot import draw, path_tokens, take_snapshot
 from radixlang.runtime.diagnostics import float64_check as comparison
 from radixlang.runtime.diagnostics.invariants import Violation
 from radixlang.runtime.diagnostics.nan_scan import WildNode, find_wild_nodes
 from radixlang.runtime.engine import admin as control
+from radixlang.runtime.engine.assemble import build_engine
 from radixlang.runtime.engine.engine import EngineCore
-from radixlang.runtime.engine.kv_manager import Memory
-from radixlang.runtime.engine.memory_budget import (
-    draft_tokens_for,
-    make_cache,
-    max_batch_tokens_for,
-)
-from radixlang.runtime.engine.model_runner import ModelRunner
 from radixlang.runtime.metrics.events import Listener
-from radixlang.runtime.metrics.stats import Counters, RuntimeStats, StepProfile
+from radixlang.runtime.metrics.stats import RuntimeStats
 from radixlang.runtime.models.loader import load_model
 from radixlang.runtime.models.model import LoadedModel
 from radixlang.runtime.process.openmp import end_team, leaves_no_team
 from radixlang.runtime.requests.branch import BranchState, EngineBranch, next_name
-from radixlang.runtime.requests.branch_table import Branches, Serving
-from radixlang.runtime.requests.next_use_hints import NextUses
 from radixlang.runtime.requests.prefill_request import prefill
-from radixlang.runtime.sampling.counter_rng import SeedSource
-from radixlang.runtime.scheduling.scheduler import Limits
+from radixlang.runtime.runtime_config import RuntimeConfig, RuntimeOptions
 from radixlang.runtime.scheduling.sequence import TokenIds
 from radixlang.runtime.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Runtime:
@@ -52,26 +42,8 @@ class Runtime:
     Args:
         model: a folder of safetensors, a GGUF file, a hub name, a LoadedModel, or None for the
             default model.
-        device: "auto" takes a GPU when there is one.
-        dtype: "float32", "float16", "bfloat16" or "auto".
-        quantization: "int8", None for the checkpoint's own values, or "auto".
-        kv_dtype: of the cache: "float32", "float16", "bfloat16" or "auto"; see load_model.
-        context_length: serve at most this many tokens a prompt and its generation.
-        page_size: tokens a page of the KV pool, 1 to 256.
-        num_pages, kv_bytes: size of the KV pool; by default a part of the memory that is free.
-        max_batch_tokens: most tokens computed in one step.
-        max_running: most generations that decode at once.
-        eviction: "lru", "slru" or "lookahead".
-        order: "depth_first" or "fcfs", the order of waiting requests.
-        seed: key of the random numbers of generations that name no seed; None draws one.
-        deterministic: attention has the same bits in any batch; nothing is guessed ahead.
-        draft_tokens: most tokens that a step guesses ahead of a generation (see drafts.py); 0
-            goes token by token. By default 8 on a CPU and 0 on a GPU.
-        cold_tokens: room for so many tokens in 8 bits: what is idle for cold_idle_s seconds, or
-            would be evicted, moves there. 0, the default, keeps all keys and values exact.
-        max_pinned_tokens: cap on prebuilt prefixes; by default half of the pool.
-        compaction: make hot paths contiguous now and then.
-        debug: audit all invariants after every step.
+        config: how it is served; the fields of `RuntimeConfig` may also be given as keywords
+            here, alone or over those of `config`.
 
     Raises:
         ModelNotFoundError, ModelFormatError: the model cannot be loaded.
@@ -82,82 +54,22 @@ class Runtime:
         self,
         model: str | Path | LoadedModel | None = None,
         *,
-        device: str = "auto",
-        dtype: str = "auto",
-        quantization: str | None = "auto",
-        kv_dtype: str = "auto",
-        context_length: int | None = None,
-        page_size: int = 1,
-        num_pages: int | None = None,
-        kv_bytes: int | None = None,
-        max_batch_tokens: int | None = None,
-        max_running: int = 256,
-        eviction: str = "lru",
-        order: str = "depth_first",
-        seed: int | None = None,
-        deterministic: bool = False,
-        draft_tokens: int | None = None,
-        cold_tokens: int = 0,
-        cold_idle_s: float = 60.0,
-        max_pinned_tokens: int | None = None,
-        compaction: bool = True,
-        debug: bool = False,
-        **unknown: NoReturn,
+        config: RuntimeConfig | None = None,
+        **options: Unpack[RuntimeOptions],
     ) -> None:
-        refuse_unknown(unknown, Runtime.__init__, "Runtime")
-        check_at_least_1(max_batch_tokens=max_batch_tokens, max_running=max_running)
+        self.config = config = RuntimeConfig.of(config, options)
         if not isinstance(model, LoadedModel):
             model = load_model(
                 model,
-                device=device,
-                dtype=dtype,
-                quantization=quantization,
-                kv_dtype=kv_dtype,
-                context_length=context_length,
+                device=config.device,
+                dtype=config.dtype,
+                quantization=config.quantization,
+                kv_dtype=config.kv_dtype,
+                context_length=config.context_length,
             )
         self._loaded = model
-        config, target = model.config, model.model.device
-        cache = make_cache(
-            config,
-            target,
-            page_size=page_size,
-            num_pages=num_pages,
-            kv_bytes=kv_bytes,
-            cold_tokens=cold_tokens,
-        )
-        pool = PagePool(cache.num_slots // page_size, page_size, track_holders=debug)
-        cold_pool = PagePool(cold_tokens) if cold_tokens else None
-        tree = RadixTree(pool, policy=eviction, cold_pool=cold_pool)
-        cold = ColdTier(tree, cache, idle_s=cold_idle_s) if cold_tokens else None
-        counters, profile = Counters(), StepProfile()
-        memory = Memory(pool, tree, cache, counters, cold)
-        runner = ModelRunner(model.model, memory, profile, deterministic=deterministic)
-        serving = Serving(
-            tokenizer=model.tokenizer,
-            context_length=config.context_length,
-            vocab_size=min(config.vocab_size, model.tokenizer.vocab_size),
-            num_logits=config.vocab_size,
-            end_ids=model.eos_token_ids,
-            max_tokens_held=pool.num_slots,
-            draft_tokens=draft_tokens_for(target, draft_tokens, deterministic=deterministic),
-        )
-        self.num_token_ids = config.vocab_size
-        self.core = EngineCore(
-            memory,
-            runner,
-            Branches(
-                serving,
-                SeedSource(secrets.randbits(64) if seed is None else seed),
-                NextUses(tree),
-            ),
-            counters,
-            profile,
-            limits=Limits(max_batch_tokens or max_batch_tokens_for(target), max_running),
-            order=order,
-            max_pinned_tokens=max_pinned_tokens or pool.num_slots // 2,
-            compaction=compaction,
-            debug=debug,
-        )
+        self.num_token_ids = model.config.vocab_size
+        self.core = build_engine(model, config)
         end_team()
         self._thread = threading.Thread(target=self.core.run, name="radixlang-engine", daemon=True)
         self._thread.start()

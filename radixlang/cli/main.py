@@ -7,7 +7,6 @@ loaded. 130: interrupted. Errors go to stderr; with --json they are also the JSO
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import json
 import os
@@ -17,6 +16,7 @@ from typing import Any, NoReturn
 
 import radixlang
 from radixlang.errors import ModelError, ParameterError, ProgramError, RadixlangError
+from radixlang.suggestions import nearest
 
 DONE, FAILED, USAGE, NO_MODEL, INTERRUPTED = 0, 1, 2, 3, 130
 COMMANDS = ("run", "explain", "tree", "bench", "doctor", "prefix")
@@ -69,9 +69,8 @@ def _parsed(words: list[str]) -> argparse.Namespace:
     if unknown:
         from radixlang.cli.options import flag_of
 
-        known = map(flag_of, vars(args))
-        close = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.7)
-        hint = f"did you mean {close[0]}? " if close else ""
+        close = nearest(unknown[0], map(flag_of, vars(args)), cutoff=0.7)
+        hint = f"did you mean {close}? " if close else ""
         raise ParameterError(
             f"{args.command} takes no {unknown[0]!r}; {hint}"
             f"`radixlang {args.command} --help` says what it takes"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from radixlang.errors import ParameterError
 from radixlang.execution.branch_run import Choice
 from radixlang.protocol import OptionScore
+from radixlang.suggestions import suggestion
 
 SCORERS = (
     "likelihood",
@@ -24,8 +24,7 @@ def check_scorer(scorer: Any) -> None:
     """Raise a ParameterError unless scorer is a known name or a function."""
     if callable(scorer) or scorer in SCORERS:
         return
-    close = difflib.get_close_matches(str(scorer), SCORERS, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(SCORERS)}, or a function"
+    hint = suggestion(str(scorer), SCORERS, f"known: {', '.join(SCORERS)}, or a function")
     raise ParameterError(f"unknown scorer {scorer!r}; {hint}")
 
 

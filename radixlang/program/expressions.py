@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,6 +12,7 @@ from radixlang.execution.recorder import Placeholder
 from radixlang.keywords import CONSTRAINT_NAMES, CONSTRAINT_OPTIONS
 from radixlang.protocol import check_role
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams
+from radixlang.suggestions import suggestion
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -268,8 +268,7 @@ def _check_name(name: str | None) -> None:
 def _check_options(options: dict[str, Any]) -> dict[str, Any]:
     for key in options:
         if key not in PARAM_NAMES:
-            close = difflib.get_close_matches(key, _GEN_NAMES, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(_GEN_NAMES)}"
+            hint = suggestion(key, _GEN_NAMES)
             raise ParameterError(f"gen got an unknown option {key!r}; {hint}")
     for key, value in options.items():
         if isinstance(value, list):

@@ -25,6 +25,7 @@ from radixlang.program.stream_state import StreamState
 from radixlang.program.tracing import Tracer, is_boundary, record_boundary
 from radixlang.protocol import Backend
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams
+from radixlang.suggestions import suggestion
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec, Unpack
@@ -343,12 +344,8 @@ class Program(Generic[P]):
     def _check_arguments(self, given: Mapping[str, Any], extra: tuple[str, ...] = ()) -> None:
         for name in given:
             if name not in self._parameters:
-                import difflib
-
-                known = (*self._parameters, *extra)
-                close = difflib.get_close_matches(name, known, n=1)
                 listed = ", ".join(self._parameters) or "none"
-                hint = f"did you mean {close[0]!r}?" if close else f"it takes: {listed}"
+                hint = suggestion(name, (*self._parameters, *extra), f"it takes: {listed}")
                 raise ParameterError(f"program {self.name!r} has no argument {name!r}; {hint}")
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ It knows requests, the cache and a model. It knows nothing of programs or graphs
 
 __all__ = [
     "admin",
+    "assemble",
     "cuda_graphs",
     "engine",
     "idle_tasks",

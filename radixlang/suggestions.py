@@ -1,0 +1,21 @@
+"""The nearest known name, for messages about an unknown one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name that is most like a name, or None where none is like it."""
+    from difflib import get_close_matches  # only where there is a message to write
+
+    return next(iter(get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
+
+
+def suggestion(name: str, known: Iterable[str], otherwise: str | None = None) -> str:
+    """ "did you mean …?" with the nearest known name; else what is known, or `otherwise`."""
+    names = list(known)
+    close = nearest(name, names)
+    if close is not None:
+        return f"did you mean {close!r}?"
+    return f"known: {', '.join(names)}" if otherwise is None else otherwise

@@ -1,0 +1,70 @@
+"""Puts an engine together from a loaded model and a configuration."""
+
+from __future__ import annotations
+
+import secrets
+
+from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.quantized_tier import ColdTier
+from radixlang.runtime.cache.radix_tree import RadixTree
+from radixlang.runtime.engine.engine import EngineCore
+from radixlang.runtime.engine.kv_manager import Memory
+from radixlang.runtime.engine.memory_budget import (
+    draft_tokens_for,
+    make_cache,
+    max_batch_tokens_for,
+)
+from radixlang.runtime.engine.model_runner import ModelRunner
+from radixlang.runtime.metrics.stats import Counters, StepProfile
+from radixlang.runtime.models.model import LoadedModel
+from radixlang.runtime.requests.branch_table import Branches, Serving
+from radixlang.runtime.requests.next_use_hints import NextUses
+from radixlang.runtime.runtime_config import RuntimeConfig
+from radixlang.runtime.sampling.counter_rng import SeedSource
+from radixlang.runtime.scheduling.scheduler import Limits
+
+
+def build_engine(loaded: LoadedModel, config: RuntimeConfig) -> EngineCore:
+    """An engine that is ready to run on its thread."""
+    counters, profile = Counters(), StepProfile()
+    memory = _memory(loaded, config, counters)
+    runner = ModelRunner(loaded.model, memory, profile, deterministic=config.deterministic)
+    seed = secrets.randbits(64) if config.seed is None else config.seed
+    num_slots, device = memory.pool.num_slots, loaded.model.device
+    return EngineCore(
+        memory,
+        runner,
+        Branches(_serving(loaded, config, num_slots), SeedSource(seed), NextUses(memory.tree)),
+        counters,
+        profile,
+        limits=Limits(config.max_batch_tokens or max_batch_tokens_for(device), config.max_running),
+        order=config.order,
+        max_pinned_tokens=config.max_pinned_tokens or num_slots // 2,
+        compaction=config.compaction,
+        debug=config.debug,
+    )
+
+
+def _memory(loaded: LoadedModel, config: RuntimeConfig, counters: Counters) -> Memory:
+    """The pool, the tree over it, and the tensors."""
+    cache = make_cache(loaded.config, loaded.model.device, config)
+    page_size, cold_tokens = config.page_size, config.cold_tokens
+    pool = PagePool(cache.num_slots // page_size, page_size, track_holders=config.debug)
+    cold_pool = PagePool(cold_tokens) if cold_tokens else None
+    tree = RadixTree(pool, policy=config.eviction, cold_pool=cold_pool)
+    cold = ColdTier(tree, cache, idle_s=config.cold_idle_s) if cold_tokens else None
+    return Memory(pool, tree, cache, counters, cold)
+
+
+def _serving(loaded: LoadedModel, config: RuntimeConfig, num_slots: int) -> Serving:
+    """What branches need to know of the model."""
+    model, tokenizer = loaded.config, loaded.tokenizer
+    return Serving(
+        tokenizer=tokenizer,
+        context_length=model.context_length,
+        vocab_size=min(model.vocab_size, tokenizer.vocab_size),
+        num_logits=model.vocab_size,
+        end_ids=loaded.eos_token_ids,
+        max_tokens_held=num_slots,
+        draft_tokens=draft_tokens_for(loaded.model.device, config),
+    )

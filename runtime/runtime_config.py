@@ -1,0 +1,131 @@
+"""`RuntimeConfig`: how a runtime serves its model, as one record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypedDict
+
+from radixlang.errors import ParameterError
+from radixlang.suggestions import suggestion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeConfig:
+    """How a runtime serves its model; every field is a keyword of `Runtime`, too.
+
+    Args:
+        device: "auto" takes a GPU when there is one.
+        dtype: "float32", "float16", "bfloat16" or "auto".
+        quantization: "int8", None for the checkpoint's own values, or "auto".
+        kv_dtype: of the cache: "float32", "float16", "bfloat16" or "auto"; see load_model.
+        context_length: serve at most this many tokens a prompt and its generation.
+        page_size: tokens a page of the KV pool, 1 to 256.
+        num_pages, kv_bytes: size of the KV pool; by default a part of the memory that is free.
+        max_batch_tokens: most tokens computed in one step.
+        max_running: most generations that decode at once.
+        eviction: "lru", "slru" or "lookahead".
+        order: "depth_first" or "fcfs", the order of waiting requests.
+        seed: key of the random numbers of generations that name no seed; None draws one.
+        deterministic: attention has the same bits in any batch; nothing is guessed ahead.
+        draft_tokens: most tokens that a step guesses ahead of a generation; 0 goes token by
+            token. By default 8 on a CPU and 0 on a GPU.
+        cold_tokens: room for so many tokens in 8 bits: what is idle for cold_idle_s seconds, or
+            would be evicted, moves there. 0, the default, keeps all keys and values exact.
+        max_pinned_tokens: cap on prebuilt prefixes; by default half of the pool.
+        compaction: make hot paths contiguous now and then.
+        debug: audit all invariants after every step.
+
+    Raises:
+        ParameterError: a value is out of range, or contradicts another.
+    """
+
+    device: str = "auto"
+    dtype: str = "auto"
+    quantization: str | None = "auto"
+    kv_dtype: str = "auto"
+    context_length: int | None = None
+    page_size: int = 1
+    num_pages: int | None = None
+    kv_bytes: int | None = None
+    max_batch_tokens: int | None = None
+    max_running: int = 256
+    eviction: str = "lru"
+    order: str = "depth_first"
+    seed: int | None = None
+    deterministic: bool = False
+    draft_tokens: int | None = None
+    cold_tokens: int = 0
+    cold_idle_s: float = 60.0
+    max_pinned_tokens: int | None = None
+    compaction: bool = True
+    debug: bool = False
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    @classmethod
+    def of(cls, config: RuntimeConfig | None, options: Mapping[str, Any]) -> RuntimeConfig:
+        """A configuration with some of its fields changed; None is the default one.
+
+        Raises:
+            ParameterError: an option that there is none of; the message has the nearest.
+        """
+        known = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in known:
+                raise ParameterError(
+                    f"unknown Runtime parameter {name!r}; {suggestion(name, known)}"
+                )
+        return cls(**options) if config is None else replace(config, **options)
+
+    def check(self) -> None:
+        """Raise a ParameterError for what no model could be served with."""
+        for name in ("max_batch_tokens", "max_running"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or value < 1):
+                raise ParameterError(f"{name} must be an integer of at least 1, got {value!r}")
+        if not isinstance(self.page_size, int) or not 1 <= self.page_size <= 256:
+            raise ParameterError(
+                f"page_size must be an integer from 1 to 256, got {self.page_size!r}"
+            )
+        if self.num_pages is not None and self.kv_bytes is not None:
+            raise ParameterError(
+                "give the size of the KV pool as num_pages or as kv_bytes, not both"
+            )
+        self._check_drafts()
+
+    def _check_drafts(self) -> None:
+        asked = self.draft_tokens
+        if asked is not None and (not isinstance(asked, int) or asked < 0):
+            raise ParameterError(f"draft_tokens must be 0 or more, got {asked!r}")
+        if asked and self.deterministic:
+            raise ParameterError(
+                f"draft_tokens={asked} guesses ahead, which computes a token in other calls than "
+                "alone and may change its last bits; leave it out, or give deterministic=False"
+            )
+
+
+class RuntimeOptions(TypedDict, total=False):
+    """The fields of `RuntimeConfig` as keywords of `Runtime`: what editors and checkers see."""
+
+    device: str
+    dtype: str
+    quantization: str | None
+    kv_dtype: str
+    context_length: int | None
+    page_size: int
+    num_pages: int | None
+    kv_bytes: int | None
+    max_batch_tokens: int | None
+    max_running: int
+    eviction: str
+    order: str
+    seed: int | None
+    deterministic: bool
+    draft_tokens: int | None
+    cold_tokens: int
+    cold_idle_s: float
+    max_pinned_tokens: int | None
+    compaction: bool
+    debug: bool
