@@ -30,7 +30,7 @@ from radixlang.constraints.type_members import (
     members_of_call,
     plain,
 )
-from radixlang.constraints.type_schemas import LISTS, MAPPINGS, SETS
+from radixlang.constraints.type_schemas import LISTS, MAPPINGS, SETS, is_open_tuple
 from radixlang.errors import ValueParseError
 
 
@@ -150,41 +150,33 @@ def _object(data: Any) -> dict[str, Any]:
 
 def _container(kind: Any, data: Any) -> Any:
     origin, args = get_origin(kind) or kind, get_args(kind)
-    name = getattr(origin, "__name__", "")
-    if name in MAPPINGS:
+    if origin in MAPPINGS:
         return _mapping(origin, args, _object(data))
     if not isinstance(data, list):
         raise ValueParseError(f"a list was expected for {type_name(kind)}, got {data!r}")
-    if name == "tuple" and args and args[-1] is not Ellipsis:
+    if origin is tuple and not is_open_tuple(kind):
         arms = [arm for arm in args if arm != ()]
         if len(data) != len(arms):
             raise ValueParseError(f"{len(arms)} items were expected, got {len(data)}")
         return tuple(from_json(arm, item) for arm, item in zip(arms, data, strict=True))
     items = [from_json(args[0] if args else Any, item) for item in data]
-    return _collected(name, items)
-
-
-def _collected(name: str, items: list[Any]) -> Any:
-    if name == "tuple":
-        return tuple(items)
-    if name == "deque":
-        return collections.deque(items)
-    if name in SETS:
-        return frozenset(items) if name == "frozenset" else set(items)
-    if name in LISTS:
+    if origin in (tuple, frozenset, collections.deque):
+        return origin(items)
+    if origin in SETS:
+        return set(items)
+    if origin in LISTS:
         return items
-    raise ValueParseError(f"{name} is no type that JSON is read as")
+    raise ValueParseError(f"{type_name(kind)} is no type that JSON is read as")
 
 
 def _mapping(origin: Any, args: tuple[Any, ...], data: dict[str, Any]) -> Any:
-    name = origin.__name__
-    key, value = (*args, int) if name == "Counter" and args else args or (str, Any)
+    is_counter = origin is collections.Counter
+    key, value = (args[0] if args else str, int) if is_counter else args or (str, Any)
     found = {_key(key, text): from_json(value, item) for text, item in data.items()}
-    if name == "defaultdict":
-        return collections.defaultdict(class_of(plain(value)), found)
-    if name in ("OrderedDict", "Counter"):
-        return getattr(collections, name)(found)
-    return found
+    if origin is collections.defaultdict:
+        made = class_of(plain(value))
+        return collections.defaultdict(made if isinstance(made, type) else None, found)
+    return origin(found) if origin in (collections.OrderedDict, collections.Counter) else found
 
 
 def _key(kind: Any, text: str) -> Any:

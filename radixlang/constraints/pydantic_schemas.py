@@ -16,6 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from radixlang.constraints import text_patterns as patterns
 from radixlang.constraints.pydantic_checks import check_core_schema
+from radixlang.constraints.rust_patterns import ecma_pattern
 from radixlang.constraints.schema_parts import keyed_object, mapped_schema
 from radixlang.errors import InvalidConstraintError
 
@@ -33,6 +34,7 @@ _FORMATS: dict[str, str | None] = {
     "base64url": patterns.BASE64URL,
     "uuid": patterns.UUID,
     **{f"uuid{version}": patterns.uuid_version(version) for version in range(1, 9)},
+    "email": patterns.EMAIL,
     "path": None,
     "password": None,
     "binary": None,
@@ -41,6 +43,7 @@ _REFUSED = {
     "regex": "a pattern", "zoneinfo": "a time zone", "fraction": "a Fraction",
     "file-path": "a file that exists", "directory-path": "a folder that exists",
     "json-string": "JSON inside a string",
+    "name-email": "a name with an address",
 }  # fmt: skip
 
 
@@ -53,7 +56,7 @@ def make_adapter(kind: Any) -> Any:
     try:
         adapter: Any = pydantic.TypeAdapter(kind)
         adapter.rebuild(raise_errors=True) if hasattr(adapter, "rebuild") else None
-    except (PydanticUserError, NameError) as error:
+    except Exception as error:  # a type's own hook is the user's code, and so is what it raises
         raise _refusal(kind, error) from error
     return adapter
 
@@ -173,6 +176,8 @@ class ExactSchemas(GenerateJsonSchema):
 
     def str_schema(self, schema: Any) -> dict[str, Any]:
         found = super().str_schema(schema)
+        if "pattern" in found:
+            found["pattern"] = ecma_pattern(found["pattern"])
         stripped = schema.get("strip_whitespace") or getattr(
             self._config, "str_strip_whitespace", False
         )

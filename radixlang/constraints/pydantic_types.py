@@ -57,8 +57,12 @@ class Adapted:
     """A type through pydantic's TypeAdapter: its exact schema, and its values."""
 
     def __init__(self, kind: Any) -> None:
-        from radixlang.constraints.pydantic_schemas import make_adapter
-
+        try:
+            from radixlang.constraints.pydantic_schemas import make_adapter
+        except ImportError as error:
+            raise InvalidConstraintError(
+                f"{kind} has bounds that pydantic reads: pip install pydantic"
+            ) from error
         self._kind = kind
         self._adapter = make_adapter(kind)
 

@@ -107,12 +107,36 @@ _PORT = (
 _URL_TEXT = r"-A-Za-z0-9._~!$&'()*+,;=:@%\[\]|^"
 _TAIL = f"(?:/[{_URL_TEXT}/]*)?(?:\\?[{_URL_TEXT}/?]*)?(?:#[{_URL_TEXT}/?]*)?"
 _USER = "(?:[A-Za-z0-9._~!$&'()*+;=%-]+(?::[A-Za-z0-9._~!$&'()*+;=%-]*)?@)?"
-# every scheme but `file`, whose authority has its own rules
-_SCHEME = (
-    "(?:[a-eg-z][a-z0-9+.-]*|f(?:[a-hj-z0-9+.-][a-z0-9+.-]*)?|fi(?:[a-km-z0-9+.-][a-z0-9+.-]*)?"
-    "|fil(?:[a-df-z0-9+.-][a-z0-9+.-]*)?|file[a-z0-9+.-]+)"
-)
+
+
+def _other_than(words: list[str], first: str, letters: str, begun: str = "") -> str:
+    """Words of `letters` whose first is one of `first`, other than these."""
+    taken = sorted({word[len(begun)] for word in words if word.startswith(begun) and word != begun})
+    chars = letters if begun else first
+    free = "".join(_escaped(char) for char in chars if char not in taken)
+    found = [f"[{free}][{_escaped(letters)}]*"]
+    found += [char + _other_than(words, first, letters, begun + char) for char in taken]
+    return f"(?:{'|'.join(found)}){'?' if begun and begun not in words else ''}"
+
+
+def _escaped(text: str) -> str:
+    """A text as a pattern, or a part of a class, that both syntaxes read alike."""
+    return "".join(f"\\{char}" if char in r"\^$.|?*+()[]{}/-" else char for char in text)
+
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+# `file` has rules of its own for the authority
+_SCHEME = _other_than(["file"], _LETTERS, f"{_LETTERS}0123456789+.-")
 _FILE_URL = f"file:///[{_URL_TEXT}/]*"
+
+
+_SET_APART = ["arpa", "invalid", "local", "localhost", "onion", "test"]  # refused in addresses
+_ATOM = "[A-Za-z0-9_+-]{1,20}"
+_SHORT_LABEL = "[a-z0-9]{1,20}(?:-[a-z0-9]{1,20}){0,2}"
+EMAIL = (
+    rf"{_ATOM}(?:\.{_ATOM}){{0,2}}@(?:{_SHORT_LABEL}\.){{1,3}}"
+    f"{_other_than(_SET_APART, _LETTERS, _LETTERS)}"
+)
 
 
 def url(schemes: list[str] | None, *, many_hosts: bool = False) -> str:
@@ -127,11 +151,6 @@ def url(schemes: list[str] | None, *, many_hosts: bool = False) -> str:
     if schemes is None:
         found.append(f"(?:mailto|tel|urn|news):[{_URL_TEXT}/]+")
     return f"(?:{'|'.join(found)})"
-
-
-def _escaped(text: str) -> str:
-    """A text as a pattern that both syntaxes read alike."""
-    return "".join(f"\\{c}" if c in r"\^$.|?*+()[]{}/" else c for c in text)
 
 
 def one_of(texts: list[str]) -> str:

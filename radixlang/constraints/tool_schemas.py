@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from radixlang.constraints.schema_parts import closed_object
+from radixlang.constraints.type_members import class_of
 from radixlang.constraints.type_schemas import schema_of, schema_of_call
 from radixlang.errors import InvalidConstraintError
 
@@ -42,7 +43,8 @@ def parts_of_function(function: Callable[..., Any]) -> tuple[str, Any, str]:
             f"the tool {tool_name(function)} yields; a tool returns one answer, such as a list"
         )
     inner = function.func if isinstance(function, functools.partial) else function
-    schema = schema_of(function) if isinstance(function, type) else schema_of_call(function)
+    is_class = isinstance(class_of(function), type)
+    schema = schema_of(function) if is_class else schema_of_call(function)
     return tool_name(function), schema, inspect.cleandoc(inner.__doc__ or "")
 
 

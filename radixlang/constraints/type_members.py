@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import operator
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -70,9 +71,10 @@ def is_alias(kind: Any) -> bool:
 def alias_value(kind: Any) -> Any:
     """The type that an alias stands for."""
     origin = get_origin(kind) or kind
-    return _substituted(
-        origin.__value__, dict(zip(origin.__type_params__, get_args(kind), strict=False))
-    )
+    names = vars(sys.modules.get(origin.__module__, types.ModuleType("nowhere")))
+    held = types.SimpleNamespace(__annotations__={"value": origin.__value__}, __name__=str(origin))
+    value = _hints(held, names)["value"]  # names in it that are text are found in its module
+    return _substituted(value, dict(zip(origin.__type_params__, get_args(kind), strict=False)))
 
 
 def class_of(kind: Any) -> Any:
@@ -222,9 +224,9 @@ def _substituted(hint: Any, binding: dict[Any, Any]) -> Any:
     return hint[tuple(binding.get(parameter, parameter) for parameter in parameters)]
 
 
-def _hints(owner: Any) -> dict[str, Any]:
+def _hints(owner: Any, names: dict[str, Any] | None = None) -> dict[str, Any]:
     try:
-        return typing.get_type_hints(owner, include_extras=True)
+        return typing.get_type_hints(owner, names, include_extras=True)
     except NameError as error:
         raise InvalidConstraintError(
             f"{owner.__name__}: {error}; a type written as text stands at its module's top level"

@@ -6,9 +6,12 @@ closed: no member beside those they declare. A class that contains itself become
 
 from __future__ import annotations
 
+import collections
 import enum
 import inspect
 import re
+import typing
+from collections import abc
 from collections.abc import Callable
 from typing import Any, Literal, get_args, get_origin
 
@@ -35,9 +38,12 @@ _SCALARS: dict[Any, dict[str, Any]] = {
     type(None): {"type": "null"},
     Any: {},
 }
-LISTS = ("list", "Sequence", "Iterable", "Collection", "MutableSequence", "deque")
-SETS = ("set", "frozenset", "Set", "AbstractSet", "MutableSet")
-MAPPINGS = ("dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict", "Counter")
+LISTS = (list, abc.Sequence, abc.Iterable, abc.Collection, abc.MutableSequence, collections.deque)
+SETS = (set, frozenset, abc.Set, abc.MutableSet)
+MAPPINGS = (
+    dict, abc.Mapping, abc.MutableMapping,
+    collections.OrderedDict, collections.defaultdict, collections.Counter,
+)  # fmt: skip
 _HASHABLE = {"type": ["string", "number", "boolean", "null"]}
 
 
@@ -77,9 +83,9 @@ class _Builder:
         if standard is not None:
             return standard.schema
         if get_origin(kind) is Literal:
-            return {"enum": [_json_constant(kind, option) for option in get_args(kind)]}
+            return {"enum": constants(kind, get_args(kind))}
         if isinstance(kind, type) and issubclass(kind, enum.Enum):
-            return {"enum": [_json_constant(kind, member) for member in kind]}
+            return {"enum": constants(kind, tuple(kind))}
         if is_alias(kind):
             return self._named(kind, lambda: self.schema(alias_value(kind)))
         if is_adapted(kind):
@@ -117,25 +123,23 @@ class _Builder:
 
     def _container(self, kind: Any) -> dict[str, Any]:
         origin, args = get_origin(kind) or kind, get_args(kind)
-        name = getattr(origin, "__name__", "")
-        if name == "Counter":
-            args = (*args, int)
-        if name in MAPPINGS:
+        if not isinstance(origin, type):
+            raise _no_json_form(kind)
+        if origin in MAPPINGS:
             key = self.schema(args[0]) if args else {}
-            return keyed_object(key, self._inner(args[1:]), str(kind))
-        if name in LISTS or (name == "tuple" and (not args or args[-1] is Ellipsis)):
+            value = {"type": "integer"} if origin is collections.Counter else self._inner(args[1:])
+            return keyed_object(key, value, str(kind))
+        if origin in LISTS or (origin is tuple and is_open_tuple(kind)):
             return {"type": "array", "items": self._inner(args[:1])}
-        if name in SETS:
+        if origin in SETS:
             return {"type": "array", "items": self._item_of_set(kind, args)}
-        if name == "tuple":
+        if origin is tuple:
             items = [self.schema(arm) for arm in args if arm != ()]  # 3.10 has () in tuple[()]
+            if not items:
+                return {"type": "array", "maxItems": 0}
             return {"type": "array", "prefixItems": items, "items": False,
                     "minItems": len(items), "maxItems": len(items)}  # fmt: skip
-        raise InvalidConstraintError(
-            f"{kind!r} has no JSON form; use int, float, bool, str, None, Literal, an Enum, Union, "
-            "list, tuple, set, dict, date, datetime, Decimal, UUID, a dataclass, a TypedDict, a "
-            "NamedTuple or a pydantic model"
-        )
+        raise _no_json_form(kind)
 
     def _inner(self, args: tuple[Any, ...]) -> dict[str, Any]:
         return self.schema(args[0]) if args else {}
@@ -151,6 +155,25 @@ class _Builder:
         return self.schema(item)
 
 
+def _no_json_form(kind: Any) -> InvalidConstraintError:
+    if isinstance(kind, (str, typing.ForwardRef)):
+        return InvalidConstraintError(
+            f"{kind!r} is the name of a type, and there is nothing here to look it up in; give the "
+            "type itself, or put it in a class or an alias at the top of a module"
+        )
+    return InvalidConstraintError(
+        f"{kind!r} has no JSON form; use int, float, bool, str, None, Literal, an Enum, Union, "
+        "list, tuple, set, dict, date, datetime, Decimal, UUID, a dataclass, a TypedDict, a "
+        "NamedTuple or a pydantic model"
+    )
+
+
+def is_open_tuple(kind: Any) -> bool:
+    """Whether a tuple has any number of items: `tuple` and `tuple[int, ...]`, not `tuple[()]`."""
+    args = get_args(kind)
+    return args[-1] is Ellipsis if args else kind in (tuple, typing.Tuple)  # noqa: UP006
+
+
 def hashes(kind: Any) -> bool:
     """Whether values of a type can stand in a set."""
     kind = plain(kind)
@@ -160,19 +183,25 @@ def hashes(kind: Any) -> bool:
         return True
     if hasattr(kind, "__metadata__"):
         return hashes(get_args(kind)[0])
+    if kind is Any:
+        return False
     owner = get_origin(kind) or kind
-    return getattr(owner, "__hash__", None) is not None and getattr(owner, "__name__", "") not in (
-        "Sequence",
-        "Iterable",
-        "Collection",
-        "MutableSequence",
-        "Mapping",
-        "AbstractSet",
-    )
+    is_read_as_list = owner in (*LISTS, *SETS, *MAPPINGS) and owner is not frozenset
+    return getattr(owner, "__hash__", None) is not None and not is_read_as_list
 
 
-def _json_constant(kind: Any, value: Any) -> Any:
-    """A value of Literal or Enum as JSON."""
+def constants(kind: Any, values: tuple[Any, ...]) -> list[Any]:
+    """The values of a Literal or an Enum as JSON.
+
+    Raises:
+        InvalidConstraintError: there are none, or one has no JSON form.
+    """
+    if not values:
+        raise InvalidConstraintError(f"{kind!r} has no members, so no value can be written")
+    return [_constant(kind, value) for value in values]
+
+
+def _constant(kind: Any, value: Any) -> Any:
     from radixlang.constraints.json_values import to_json
 
     found = value.value if isinstance(value, enum.Enum) else value

@@ -21,6 +21,7 @@ from radixlang.constraints.schema_parts import key_text
 from radixlang.constraints.standard_types import standard_type
 from radixlang.constraints.text_patterns import FLOAT_PATTERN, INT_PATTERN
 from radixlang.constraints.type_members import is_alias, members_of, plain
+from radixlang.constraints.type_schemas import LISTS, MAPPINGS, SETS, constants
 from radixlang.errors import ParameterError, ValueParseError
 
 __all__ = [
@@ -138,17 +139,17 @@ def _bare_options(kind: Any) -> dict[str, Any] | None:
         values = tuple(kind)
     else:
         return None
-    found = {_bare_text(value): value for value in values}
-    return found if len(found) == len(values) > 0 else None
+    texts = map(_bare_text, constants(kind, values))
+    found = dict(zip(texts, values, strict=True))
+    return found if len(found) == len(values) else None
 
 
-def _bare_text(value: Any) -> str:
-    data = to_json(value)
+def _bare_text(data: Any) -> str:
     return key_text(data) if isinstance(data, (str, int, float)) else json.dumps(data)
 
 
 def _is_structured(kind: Any) -> bool:
-    if get_origin(kind) is not None or kind in (list, tuple, dict, set, frozenset, Any, type(None)):
+    if get_origin(kind) is not None or kind in (*LISTS, *SETS, *MAPPINGS, tuple, Any, type(None)):
         return True
     return is_alias(kind) or is_adapted(kind) or is_enum(kind) or members_of(kind) is not None
 

@@ -13,6 +13,7 @@ from radixlang.constraints.json_values import arguments_from_json
 from radixlang.constraints.specs import Tool, ToolCall, Tools
 from radixlang.constraints.standard_types import readable_schema
 from radixlang.constraints.tool_schemas import tool_name
+from radixlang.constraints.type_members import class_of
 from radixlang.constraints.typed_values import from_json, to_json
 from radixlang.errors import ParameterError, ValueParseError
 from radixlang.program.expressions import Expr, gen
@@ -103,7 +104,7 @@ class ToolBox:
         function = self._functions.get(call.name)
         if function is None:
             raise ParameterError(f"no tool {call.name!r}; there are: {', '.join(self.names)}")
-        if isinstance(function, type):
+        if isinstance(class_of(function), type):
             return lambda: from_json(function, dict(call.arguments))
         arguments = arguments_from_json(function, dict(call.arguments))
         return lambda: function(**arguments)
