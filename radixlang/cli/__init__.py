@@ -13,5 +13,6 @@ __all__ = [
     "prefix",
     "programs",
     "run",
+    "run_views",
     "tree",
 ]

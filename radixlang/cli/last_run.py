@@ -47,13 +47,21 @@ def left_tree(program: str, runtime: Any, *, width: int = WIDTH) -> LeftTree:
 
 
 def keep(left: LeftTree) -> None:
-    """Write it in place of the one before; a folder that cannot be written to is no error."""
+    """Write it in place of the one before, for its owner alone: prompts are in it.
+
+    A folder that cannot be written to is no error.
+    """
     path = _path()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.{os.getpid()}")
-        part.write_text(dump_json(asdict(left)), encoding="utf-8")
+        with open(part, "w", encoding="utf-8", opener=_for_its_owner) as file:
+            file.write(dump_json(asdict(left)))
         part.replace(path)
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def last() -> LeftTree:

@@ -94,7 +94,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _report(error: RadixlangError, *, as_json: bool) -> int:
-    print(f"radixlang: {error}", file=sys.stderr)
+    from radixlang.views.spans import printable
+
+    print(printable(f"radixlang: {error}"), file=sys.stderr)
     if as_json:
         found: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
         if isinstance(error, ProgramError):

@@ -31,7 +31,9 @@ def add_run(commands: Commands) -> None:
     shown = parser.add_argument_group("what is shown")
     _flag(shown, "--text", "print the whole prompt and its answers")
     _flag(shown, "--tree", "print the tree of the run")
-    _take(shown, "--html", "FILE", "write the view of the run as one HTML file")
+    _take(shown, "--html", "FILE", "write the view of the run as one HTML file, also of a failed "
+          "one; with --rows a file a row, FILE-0.html, FILE-1.html, …")  # fmt: skip
+    _take(shown, "--live", "FILE", "the same, written again and again while the run goes on")
     _flag(shown, "--stats", "print what sharing saved, to stderr")
     _sampling(parser)
     runtime = _runtime(parser)

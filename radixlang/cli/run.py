@@ -17,6 +17,7 @@ from radixlang.cli.programs import (
     run_program,
     settings,
 )
+from radixlang.cli.run_views import check_views, views_of_a_run, write_row_page
 from radixlang.constraints.typed_values import to_json
 from radixlang.errors import ParameterError
 from radixlang.explain.savings import savings
@@ -25,6 +26,7 @@ from radixlang.program.state import State
 from radixlang.progress import row_bar
 from radixlang.records.json_text import dump_json, json_lines
 from radixlang.records.result import Result
+from radixlang.views.spans import printable
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,25 +35,24 @@ def run(args: argparse.Namespace) -> int:
     bound = program.bind(**settings(args.settings, program))
     if args.out and not args.rows:
         raise ParameterError("--out goes with --rows; a single run prints to stdout")
+    check_views(args)
     rows = _read_rows(args.rows) if args.rows else None
     with opened_runtime(args) as runtime:
         for name in args.prefixes:
             from radixlang.cli.prefix import load
 
             load(runtime, name)
-        code = (
-            _run_once(args, bound, runtime)
-            if rows is None
-            else _run_rows(args, bound, rows, runtime)
-        )
-        keep(left_tree(program.name, runtime))
-        return code
+        try:
+            if rows is None:
+                return _run_once(args, bound, runtime)
+            return _run_rows(args, bound, rows, runtime)
+        finally:  # a failed run leaves its tree too
+            keep(left_tree(program.name, runtime))
 
 
 def _run_once(args: argparse.Namespace, program: Program, runtime: Any) -> int:
-    state = run_program(program, runtime, run_options(args))
-    if args.html:
-        state.to_html(args.html)
+    with views_of_a_run(args):
+        state = run_program(program, runtime, run_options(args))
     if args.json:
         print(dump_json(_as_json(program, state, runtime), indent=2))
     else:
@@ -66,12 +67,12 @@ def _print_state(args: argparse.Namespace, state: State) -> None:
     if args.tree:
         print(state.show(color=sys.stdout.isatty()))
     if args.text or not values:
-        print(state.text())
+        print(printable(state.text()))
         return
     width = max(map(len, values))
     for name, value in values.items():
         text = value if isinstance(value, str) else json.dumps(to_json(value), ensure_ascii=False)
-        first, *rest = text.strip().splitlines() or [""]
+        first, *rest = printable(text).strip().split("\n")
         print(f"{name:<{width}}  {first}")
         for line in rest:
             print(f"{'':<{width}}  {line}")
@@ -95,6 +96,7 @@ def _run_rows(args: argparse.Namespace, program: Program, rows: list[Any], runti
     found = program.as_completed(rows, runtime=runtime, save_to=args.out, **run_options(args))
     counts = {"rows": len(rows), "failed": 0, "resumed": 0}
     for result in _in_order(_counted(found, counts), ordered=not args.out):
+        write_row_page(args, result.index, result.run_state)
         if not args.out:
             print(dump_json(_row(result)))
     if args.json and args.out:
@@ -109,7 +111,7 @@ def _counted(results: Iterator[Result], counts: dict[str, int]) -> Iterator[Resu
             counts["resumed"] += result.run_state is None and result.error is None
             if result.error is not None:
                 counts["failed"] += 1
-                bar.write(f"row {result.index}: {result.error}", file=sys.stderr)
+                bar.write(printable(f"row {result.index}: {result.error}"), file=sys.stderr)
             bar.update(1)
             yield result
 

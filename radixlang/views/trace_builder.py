@@ -120,8 +120,10 @@ class _Builder:
             start = end
         if block.id in self._tails:
             self._tails[block.id].above = place.pending
-        lane.unreached = tuple(_told(nodes[len(ends) + 1 :]))
-        self._end(lane, stream, nodes[len(ends)] if len(ends) < len(nodes) else None)
+        left = nodes[len(ends) :]
+        is_begun = bool(left) and isinstance(left[0], Select) and _ends_with(lane, left[0])
+        lane.unreached = tuple(_told(left[1:] if is_begun else left))
+        self._end(lane, stream, is_over=not left)
 
     # -- nodes --------------------------------------------------------------------------
 
@@ -132,14 +134,14 @@ class _Builder:
             return
         for piece in pieces:
             self._add_piece(place, node, piece, location)
-        if isinstance(node, Fork):
+        if isinstance(node, Select) and not is_done:
+            self._unfinished(place, node, location)
+        elif isinstance(node, Fork) and is_done:
             self._split(place, node, location)
-        elif isinstance(node, Call):
+        elif isinstance(node, Call) and is_done:
             self._call(place, node, location)
         elif isinstance(node, Join) and is_done:
             self._merge(place.lane, node.children, _merge_of(node, location))
-        elif isinstance(node, (Gen, Select)) and not is_done:
-            self._unfinished(place, node, location)
 
     def _add_piece(self, place: _Place, node: Node, piece: Any, location: str) -> None:
         text = piece_text(piece)
@@ -161,11 +163,10 @@ class _Builder:
             place.pending = Pending()
         place.lane.steps.append(self._value(place, node, cell, location))
 
-    def _unfinished(self, place: _Place, node: Gen | Select, location: str) -> None:
+    def _unfinished(self, place: _Place, node: Select, location: str) -> None:
         """A select that waits for its scores, or failed."""
-        key = (place.lane.id << 24) | node.slot
-        cell = self.run.cells.get(key)
-        if cell is not None and cell.posted_s and cell.choice is None and isinstance(node, Select):
+        cell = self.run.cells.get((place.lane.id << 24) | node.slot)
+        if cell is not None and cell.posted_s:
             place.lane.steps.append(self._value(place, node, cell, location))
 
     def _value(self, place: _Place, node: Gen | Select, cell: Cell, location: str) -> Value:
@@ -251,7 +252,7 @@ class _Builder:
         else:
             lane.steps.append(merge)
 
-    def _end(self, lane: Lane, stream: Stream, node: Node | None) -> None:
+    def _end(self, lane: Lane, stream: Stream, is_over: bool) -> None:
         """How the lane stands, and what its error was, unless one of its values tells."""
         values = list(lane.values())
         if stream.failure is not None:
@@ -260,11 +261,15 @@ class _Builder:
                 self.failed_in = lane
             if not any(value.status == "failed" for value in values):
                 lane.failure = failure_of(stream.failure)
-                lane.unreached = (*_told([node] if node else []), *lane.unreached)
-        elif stream.was_stopped:
+        elif stream.was_stopped or (self.run.ended_s and not is_over):
             lane.status = "stopped"
         elif not stream.is_complete and not self.run.ended_s:
             lane.status = "running"
+
+
+def _ends_with(lane: Lane, node: Select) -> bool:
+    """Whether the latest step is this select."""
+    return bool(lane.steps) and getattr(lane.steps[-1], "id", "") == f"v{lane.id}-{node.slot}"
 
 
 def _merge_of(node: Join, location: str) -> Merge:

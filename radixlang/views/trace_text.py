@@ -70,7 +70,9 @@ def _drawn(margin: str, painted: Painted, colored: bool) -> str:
 
 def _lines(trace: Trace) -> Iterator[Line]:
     """Every line of the trunk; a stack of iterators stands for the branches that are open."""
-    stack: list[Iterator[Line | tuple[str, Lane]]] = [_lane_lines(trace.trunk, "│ ")]
+    stack: list[Iterator[Line | tuple[str, Lane]]] = [
+        _lane_lines(trace.trunk, "│ ", _unplaced(trace))
+    ]
     while stack:
         found = next(stack[-1], None)
         if found is None:
@@ -79,11 +81,16 @@ def _lines(trace: Trace) -> Iterator[Line]:
             stack.append(_lane_lines(found[1], found[0]))
         else:
             yield found[0], found[1]
-    if trace.failure is not None and trace.failed_in is None:
-        yield "│ ", _failed(trace.failure)
 
 
-def _lane_lines(lane: Lane, margin: str) -> Iterator[Line | tuple[str, Lane]]:
+def _unplaced(trace: Trace) -> Failure | None:
+    """The run's failure, where it began in no branch."""
+    return trace.failure if trace.failed_in is None else None
+
+
+def _lane_lines(
+    lane: Lane, margin: str, unplaced: Failure | None = None
+) -> Iterator[Line | tuple[str, Lane]]:  # fmt: skip
     role = ""
     for step in lane.steps:
         if isinstance(step, Turn):
@@ -94,8 +101,9 @@ def _lane_lines(lane: Lane, margin: str) -> Iterator[Line | tuple[str, Lane]]:
                 role = ""
         else:
             yield from _branch_lines(step, margin)
-    if lane.failure is not None:
-        yield margin, _failed(lane.failure)
+    failure = lane.failure or unplaced
+    if failure is not None:
+        yield margin, _failed(failure)
     if lane.unreached and lane.status in ("failed", "stopped"):
         yield margin, [("note", f"not reached: {', '.join(lane.unreached)}")]
 

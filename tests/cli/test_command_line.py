@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,60 @@ def test_a_failing_row_gives_code_1_and_keeps_the_others(
     assert "no fruit" in str(lines[0]["error"])
 
 
+def test_a_failed_run_leaves_its_page_and_its_tree(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["run", "programs.py:fail", "--set", "thing=fruit", "--model", "fake"]
+    assert main([*command, "--html", "view.html", "--tree"]) == 1
+    page = (folder / "view.html").read_text(encoding="utf-8")
+    assert "<b>ValueError</b> <span>no fruit</span>" in page
+    told = capsys.readouterr()
+    assert "│ ValueError: no fruit\n│ not reached: gen answer" in told.out
+    assert main(["tree", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["program"] == "fail"
+
+
+def test_a_live_page_ends_with_the_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["run", "ask.radix", "--set", "thing=fruit", "--model", "fake", "--json"]
+    assert main([*command, "--live", "view.html"]) == 0
+    answer = json.loads(capsys.readouterr().out)["values"]["answer"]
+    page = (folder / "view.html").read_text(encoding="utf-8")
+    assert answer.strip() in page
+    assert 'data-live=""' in page
+
+
+def test_every_row_has_a_page_where_it_is_asked_for(folder: Path) -> None:
+    (folder / "rows.jsonl").write_text('{"thing": "fruit"}\n{"thing": "river"}\n')
+    for program, code in (("programs.py:fail", 1), ("programs.py:ask", 0)):
+        command = ["run", program, "--rows", "rows.jsonl", "--model", "fake"]
+        assert main([*command, "--html", "view.html"]) == code
+        assert sorted(path.name for path in folder.glob("*.html")) == ["view-0.html", "view-1.html"]
+        second = (folder / "view-1.html").read_text(encoding="utf-8")
+        assert "river" in second
+        assert ("<b>ValueError</b>" in second) is bool(code)
+
+
+def test_nothing_printed_drives_the_terminal(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for more in ([], ["--text"], ["--tree"]):
+        argument = "thing=a\x1b]0;owned\x07\x9b31m"
+        assert main(["run", "programs.py:ask", "--set", argument, "--model", "fake", *more]) == 0
+        assert main(["run", "programs.py:fail", "--set", argument, "--model", "fake", *more]) == 1
+        told = capsys.readouterr()
+        assert not any(control in told.out + told.err for control in "\x1b\x07\x9b")
+        assert "\\x1b]0;owned\\x07\\x9b31m" in told.err
+
+
+def test_what_the_last_run_left_is_its_owners_alone(folder: Path) -> None:
+    kept = folder / "home" / "last_run.json"
+    kept.parent.mkdir()
+    kept.write_text("of an earlier version", encoding="utf-8")
+    kept.chmod(0o644)
+    assert main(["run", "ask.radix", "--set", "thing=fruit", "--model", "fake"]) == 0
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+
+
 def test_explain_needs_no_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "ask.radix", "--set", "thing=fruit"]) == 0
     assert "1 generations" in capsys.readouterr().out
@@ -116,6 +171,9 @@ def test_prefixes_can_be_listed_before_there_are_any(
         (["run", "ask.radix", "--model", "fake"], 2, "thing"),
         (["run", "ask.radix", "--set", "thing=x", "--out", "o", "--model", "fake"], 2, "--rows"),
         (["run", "programs.py:fail", "--set", "thing=x", "--model", "fake"], 1, "no x"),
+        (["run", "ask.radix", "--rows", "r", "--tree", "--model", "fake"], 2, "--html FILE writes"),
+        (["run", "ask.radix", "--rows", "r", "--live", "x", "--model", "fake"], 2, "single run"),
+        (["run", "ask.radix", "--html", "none/x.html", "--model", "fake"], 2, "no folder none"),
         (["run", "ask.radix", "--set", "thing=x", "--model", "./none.gguf"], 3, "none.gguf"),
         (["prefix", "drop", "../x"], 2, "../x"),
         (["run", "ask.radix", "--sed", "1"], 2, "did you mean --seed?"),

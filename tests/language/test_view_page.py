@@ -219,7 +219,7 @@ def test_a_failed_run_has_a_page_that_says_where(fake: Make) -> None:
     assert page.count("<b>RequestError</b> <span>out of &lt;tea&gt;</span>") == 2  # above, in place
     assert re.search(r'data-to="v2-0">in branch 1</button>', page)
     assert 'class="value gen failed" id="v2-0"' in page
-    assert "not reached: join y, gen never" in page
+    assert "not reached: join x, join y, gen never" in page
     for other in ("b1", "b3"):
         assert re.search(rf'<details class="lane (done|stopped)" id="{other}"', page)
 

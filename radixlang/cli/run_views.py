@@ -1,0 +1,63 @@
+"""What `radixlang run` shows of a run beside its variables: pages, the tree, a view that grows."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from radixlang.errors import ParameterError
+from radixlang.execution.listeners import on_run
+from radixlang.program.state import State
+from radixlang.views.live import LiveView, follow
+
+_LIVE_S = 1.0  # a live page is written again so often
+
+
+def check_views(args: argparse.Namespace) -> None:
+    """Refuse views that a batch has none of, and folders that are not there.
+
+    Raises:
+        ParameterError: the option and the remedy.
+    """
+    for name in ("text", "tree", "live"):
+        if args.rows and getattr(args, name):
+            raise ParameterError(f"--{name} shows a single run; with --rows, --html FILE writes a "
+                                 "page for every row")  # fmt: skip
+    for name in ("html", "live"):
+        path = getattr(args, name)
+        if path and not Path(path).resolve().parent.is_dir():
+            raise ParameterError(f"--{name} {path}: there is no folder {Path(path).parent}")
+
+
+@contextmanager
+def views_of_a_run(args: argparse.Namespace) -> Iterator[None]:
+    """A single run inside; its page and its live view are there also when it fails."""
+    ended: list[State] = []
+    growing: list[LiveView] = []
+
+    def show_live(state: State) -> None:
+        if args.live:
+            growing.append(follow(state._run(), args.live, _LIVE_S))
+
+    with on_run(show_live, when="start"), on_run(ended.append):
+        try:
+            yield
+        except Exception:
+            if args.tree and not args.json and ended:
+                print(ended[0].show(color=sys.stdout.isatty()))
+            raise
+        finally:
+            for state in ended if args.html else ():
+                state.to_html(args.html)
+            for view in growing:
+                view.wait()
+
+
+def write_row_page(args: argparse.Namespace, index: int, state: State | None) -> None:
+    """A row's page: `view.html` becomes `view-7.html`. A row that was resumed has none."""
+    if args.html and state is not None:
+        path = Path(args.html)
+        state.to_html(path.with_name(f"{path.stem}-{index}{path.suffix}"))
