@@ -93,7 +93,10 @@ class ModelConfig:
         if not self.kv_dtype:
             object.__setattr__(self, "kv_dtype", self.dtype)
         turned = [rope.rotary_dim for rope in self.ropes]
+        sizes = ("num_layers", "hidden_size", "intermediate_size", "num_heads", "head_dim")
+        wrong = [f"{name}={getattr(self, name)!r}" for name in sizes if getattr(self, name) < 1]
         problems = {
+            f"{', '.join(wrong)}: not positive": bool(wrong),
             f"{self.num_heads} query heads do not divide among {self.num_kv_heads} key heads":
                 self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads,
             f"rotary dimensions {turned} are not even numbers up to the head's {self.head_dim}":

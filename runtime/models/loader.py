@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ _DTYPES = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
 }
+_DEPTH_KEYS = {"num_hidden_layers", "num_layers", "n_layer", "n_layers"}
+_MAX_LAYERS = 10_000
 _SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
@@ -184,21 +187,44 @@ def load_gguf_tokenizer(file: GgufFile) -> Tokenizer:
     return Tokenizer(gguf_tokenizer(file), config)
 
 
+def _check_depth(settings: dict[str, Any]) -> None:
+    """Refuse a claim of so many layers that listing them alone would fill the memory."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            _check_depth(value)
+        elif key in _DEPTH_KEYS and isinstance(value, int) and value > _MAX_LAYERS:
+            raise ValueError(f"{key} is {value:,}; no model has more than {_MAX_LAYERS:,} layers")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever a configuration makes its readers raise is an error of that file."""
+    try:
+        yield
+    except ModelFormatError:
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())
+        raise ModelFormatError(
+            f"{path}: cannot be read ({type(error).__name__}: {said}). Download it again"
+        ) from error
+
+
 def _from_folder(folder: Path, wanted: _Wanted) -> LoadedModel:
     from transformers import AutoConfig
 
-    try:
+    with _reading(folder / "config.json"):
+        _check_depth(read_json(folder / "config.json"))
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelFormatError(f"{folder / 'config.json'}: cannot be read ({error})") from error
     defaults = read_json(folder / "generation_config.json")
     tokenizer = load_folder_tokenizer(folder, as_ids(defaults.get("eos_token_id")))
     sampling = {key: defaults[key] for key in _SAMPLING_KEYS if defaults.get(key) is not None}
     if config.get_text_config().model_type not in LEAN_FAMILIES:
         return _adapted(folder, config, wanted, tokenizer, sampling)
-    ours = from_transformers(
-        config, name=folder.name, dtype=wanted.dtype, context_length=wanted.context_length
-    )
+    with _reading(folder / "config.json"):
+        ours = from_transformers(
+            config, name=folder.name, dtype=wanted.dtype, context_length=wanted.context_length
+        )
     with ExitStack() as stack:
         tensors = SafetensorsFiles(folder, stack)
         weights = StateDictWeights(tensors, str(folder), post_norms=ours.post_norms)
@@ -282,5 +308,6 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ModelFormatError(f"{path}: not valid JSON ({error}). Download it again") from error
     if not isinstance(value, dict):
-        raise ModelFormatError(f"{path}: holds a {type(value).__name__} where an object belongs")
+        raise ModelFormatError(f"{path}: holds a {type(value).__name__} where an object "
+                               "belongs. Download it again")  # fmt: skip
     return value

@@ -90,6 +90,37 @@ def test_folder_of_safetensors(
     assert loaded.config.name == tmp_path.name
 
 
+WRONG = (None, -1, 0, 2.5, "x", [], {}, True, 10**9)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["model_type", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size",
+     "head_dim", "intermediate_size", "vocab_size", "max_position_embeddings", "rms_norm_eps",
+     "rope_parameters", "hidden_act"],
+)  # fmt: skip
+def test_a_tampered_configuration_is_our_error_or_a_model(folder: Path, key: str) -> None:
+    path = folder / "config.json"
+    config = json.loads(path.read_text("utf-8"))
+    for wrong in WRONG:
+        path.write_text(json.dumps(config | {key: wrong}), "utf-8")
+        try:
+            loaded = load_model(folder)
+        except ModelFormatError as error:
+            assert str(folder) in str(error) or folder.name in str(error)  # noqa: PT017
+        else:
+            assert loaded.config.num_layers >= 1
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000])
+def test_a_configuration_that_is_no_object_is_refused(folder: Path, content: bytes) -> None:
+    (folder / "config.json").write_bytes(content)
+    with pytest.raises(
+        ModelFormatError, match=r"config\.json: (cannot|not valid|holds).*Download it again"
+    ):
+        load_model(folder)
+
+
 def test_sharded_safetensors(tmp_path: Path, forest: Callable[..., Any]) -> None:
     theirs = save_model(tmp_path)
     theirs.save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
