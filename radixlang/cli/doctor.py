@@ -18,6 +18,7 @@ from radixlang.errors import RadixlangError
 from radixlang.explain.savings import bytes_text
 
 _OPTIONAL = {
+    "opentelemetry-sdk": "runs as spans of OpenTelemetry",
     "pydantic": "models of pydantic as types of gen",
     "accelerate": "tests that compare with transformers on a GGUF file",
 }

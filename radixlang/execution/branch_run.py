@@ -12,6 +12,7 @@ from radixlang.protocol import Branch, Completion, Delta, Generation, Message, O
 
 if TYPE_CHECKING:
     from radixlang.errors import ProgramError
+    from radixlang.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,8 @@ class Cell:
     """
 
     __slots__ = ("block", "callbacks", "choice", "completion", "deltas", "done", "ended_s", "error",
-                 "failure", "forced", "generation", "is_stopping", "name", "partial", "posted_s",
-                 "seed", "seen", "value")  # fmt: skip
+                 "failure", "forced", "generation", "is_stopping", "name", "params", "partial",
+                 "posted_s", "seed", "seen", "value")  # fmt: skip
 
     def __init__(self, block: int, name: str | None = None) -> None:
         self.block = block
@@ -66,6 +67,7 @@ class Cell:
         self.posted_s = 0.0
         self.ended_s = 0.0
         self.failure: BaseException | None = None
+        self.params: SamplingParams | None = None
         self.partial = ""
         self.seed = 0
         self.generation: Generation | None = None

@@ -81,6 +81,7 @@ def handle_gen(run: Run, stream: Stream, node: Gen) -> bool:
         params = params.override(max_tokens=granted, min_tokens=min(granted, params.min_tokens))
     cell = run.cell(stream.block.id, node.slot, node.name)
     cell.name, cell.seed, cell.posted_s = node.name, params.seed or 0, time.monotonic()
+    cell.params = params
     generation = branch_of(stream).generate(params, run.constraint_for(node))
     run.hint(stream)
     cell.generation = generation

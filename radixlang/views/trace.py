@@ -59,12 +59,13 @@ class Failure:
 
 @dataclass(slots=True)
 class Value:
-    """A generation or a select. Times are seconds since the run began; None: not known.
+    """A generation or a select; `slot` counts those of its branch.
 
-    `first_s` is the time of the first token. `value` is the typed value where it is not the text.
+    Times are seconds since the run began, None where they are not known; `first_s` is the time of the first token. `value` is the typed value where it is not the text.
     """
 
     id: str
+    slot: int
     kind: Literal["gen", "select"]
     name: str | None
     status: Status
@@ -79,8 +80,8 @@ class Value:
     value: Any = None
     choice: Choice | None = None
     failure: Failure | None = None
-    seed: int = 0
     params: Any = None
+    is_in_turn: bool = False  # of a conversation
 
     @property
     def text(self) -> str:

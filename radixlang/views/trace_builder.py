@@ -64,15 +64,17 @@ class _Leaving:
     pending: Pending
     ready_s: float
     num_characters: int
+    is_in_turn: bool
 
 
 class _Place:
     """Where the building of one lane stands."""
 
-    __slots__ = ("failure", "lane", "num_characters", "pending", "ready_s")
+    __slots__ = ("failure", "is_in_turn", "lane", "num_characters", "pending", "ready_s")
 
     def __init__(self, lane: Lane, left: _Leaving | None = None) -> None:
         self.lane = lane
+        self.is_in_turn = left.is_in_turn if left else False
         self.failure: BaseException | None = None  # of its first generation that failed
         self.pending = Pending(left.pending if left else None)
         self.num_characters = left.num_characters if left else 0  # from the start of the prompt
@@ -80,7 +82,7 @@ class _Place:
 
     def leaving(self) -> _Leaving:
         """What a branch that leaves here begins with."""
-        return _Leaving(self.pending, self.ready_s, self.num_characters)
+        return _Leaving(self.pending, self.ready_s, self.num_characters, self.is_in_turn)
 
 
 class _Builder:
@@ -150,6 +152,7 @@ class _Builder:
             self._add_value(place, node, piece, location)
         elif isinstance(piece, TurnMark):
             place.lane.steps.append(Turn(piece.role, piece.begins))
+            place.is_in_turn = piece.begins
         elif text:
             words = Words([Span("computed", text)], isinstance(piece, Markup), location)
             place.lane.steps.append(words)
@@ -173,14 +176,15 @@ class _Builder:
         completion = cell.completion
         value = Value(
             id=f"v{place.lane.id}-{node.slot}",
+            slot=node.slot,
             kind="gen" if isinstance(node, Gen) else "select",
             name=node.name,
             status=_status_of(cell),
             spans=cell_spans(cell, self.run.backend),
             location=location,
             choice=cell.choice,
-            seed=cell.seed,
-            params=node.params if isinstance(node, Gen) else None,
+            params=cell.params,
+            is_in_turn=place.is_in_turn,
             usage=completion.usage if completion is not None else None,
             finish_reason=completion.finish_reason if completion is not None else "",
             stop_reason=completion.stop_reason if completion is not None else None,
