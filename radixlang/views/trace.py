@@ -61,7 +61,8 @@ class Failure:
 class Value:
     """A generation or a select; `slot` counts those of its branch.
 
-    Times are seconds since the run began, None where they are not known; `first_s` is the time of the first token. `value` is the typed value where it is not the text.
+    Times are seconds since the run began, None where they are not known; `first_s` is the time of
+    the first token. `value` is the typed value where it is not the text.
     """
 
     id: str

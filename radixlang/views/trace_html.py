@@ -38,6 +38,7 @@ _FINISHES = {
     "stop": "stop",
     "length": "cut at max_tokens",
     "constraint": "constraint met",
+    "stopped": "stopped by its reader",
 }
 
 
