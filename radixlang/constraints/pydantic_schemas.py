@@ -39,6 +39,7 @@ _FORMATS: dict[str, str | None] = {
     "password": None,
     "binary": None,
 }
+_MOST = 10**17  # the engine's ranges end below eighteen digits
 _REFUSED = {
     "regex": "a pattern", "zoneinfo": "a time zone", "fraction": "a Fraction",
     "file-path": "a file that exists", "directory-path": "a folder that exists",
@@ -134,6 +135,11 @@ class ExactSchemas(GenerateJsonSchema):
         most = {"maxLength": schema["max_length"]} if "max_length" in schema else {}
         return _text(patterns.url(schema.get("allowed_schemes"), many_hosts=many_hosts), **most)
 
+    def float_schema(self, schema: Any) -> dict[str, Any]:
+        found = super().float_schema(schema)
+        takes_all = schema.get("allow_inf_nan", getattr(self._config, "allow_inf_nan", True))
+        return found if takes_all else _within(found)
+
     def decimal_schema(self, schema: Any) -> dict[str, Any]:
         """Text with all its digits; a number where bounds other than zero ask for one."""
         if not {"le", "lt", "multiple_of"} & schema.keys() and _is_zero(schema):
@@ -143,8 +149,8 @@ class ExactSchemas(GenerateJsonSchema):
                     "lt": "exclusiveMaximum", "multiple_of": "multipleOf"}  # fmt: skip
         found |= {keywords[key]: _number(schema[key]) for key in keywords if key in schema}
         if "max_digits" in schema or "decimal_places" in schema:
-            return self._decimal_in_digits(schema, found)
-        return found
+            found = self._decimal_in_digits(schema, found)
+        return _within(found)
 
     def _decimal_in_digits(self, schema: Any, found: dict[str, Any]) -> dict[str, Any]:
         places = schema.get("decimal_places", schema.get("max_digits", 0))
@@ -242,6 +248,15 @@ def _closed(found: dict[str, Any], schema: Any) -> dict[str, Any]:
     """No member that the class does not declare, unless it says otherwise."""
     if found.get("type") == "object" and not schema.get("root_model"):
         found.setdefault("additionalProperties", False)
+    return found
+
+
+def _within(found: dict[str, Any]) -> dict[str, Any]:
+    """A number with a bound on each side, so that its digits cannot grow into infinity."""
+    if not {"minimum", "exclusiveMinimum"} & found.keys():
+        found["minimum"] = -_MOST
+    if not {"maximum", "exclusiveMaximum"} & found.keys():
+        found["maximum"] = _MOST
     return found
 
 

@@ -24,7 +24,8 @@ def is_adapted(kind: Any) -> bool:
     if is_union(kind):
         return any(map(_mentions, get_args(kind))) and _adapts(kind)
     owner = get_origin(kind) or kind
-    return any(hasattr(owner, hook) for hook in _HOOKS) or _has_field_defaults(owner)
+    is_its_own = isinstance(owner, type) and owner.__module__.startswith("pydantic")
+    return is_its_own or any(hasattr(owner, hook) for hook in _HOOKS) or _has_field_defaults(owner)
 
 
 def _mentions(kind: Any) -> bool:

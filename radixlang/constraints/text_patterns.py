@@ -40,7 +40,7 @@ def _chain(*parts: str) -> str:
 
 
 # the numbers end where days stay below a timedelta's 999,999,999, seconds of a clock below 2 ** 32
-_DATE_PART = _chain("1?[0-9]{1,6}Y", "[0-9]{1,6}M", "[0-9]{1,8}D")
+_DATE_PART = f"(?:{_chain('1?[0-9]{1,6}Y', '[0-9]{1,6}M', '[0-9]{1,8}D')}|[0-8]?[0-9]{{1,8}}D)"
 _TIME_PART = "T" + _chain("[0-9]{1,6}H", "[0-9]{1,6}M", r"[0-9]{1,6}(?:\.[0-9]{1,6})?S")
 DURATION = f"-?P(?:[0-9]{{1,7}}W|{_DATE_PART}(?:{_TIME_PART})?|{_TIME_PART})"
 

@@ -110,6 +110,8 @@ def _encode(value: Any) -> Any:
         return _tagged(kind, value.name)
     if isinstance(value, PurePath):
         return {_TYPE: "pathlib:Path", _VALUE: str(value)}
+    if hasattr(value, "model_fields_set"):
+        return _tagged(kind, _encode_model(value))
     if is_adapted(kind):
         return _tagged(kind, adapted(kind).data_of(value))
     if dataclasses.is_dataclass(value):
@@ -125,6 +127,13 @@ def _encode_dict(value: dict[Any, Any]) -> Any:
         return {key: _encode(item) for key, item in value.items()}
     return {_TYPE: "builtins:dict",
             _VALUE: [[_encode(key), _encode(item)] for key, item in value.items()]}  # fmt: skip
+
+
+def _encode_model(value: Any) -> dict[str, Any]:
+    """A pydantic model by its fields as they are: its serializers and validators stay out of it."""
+    members = {**value.__dict__, **(value.__pydantic_extra__ or {})}
+    return {"fields": {name: _encode(item) for name, item in members.items()},
+            "set": sorted(value.model_fields_set)}  # fmt: skip
 
 
 def _tagged(kind: type, data: Any) -> dict[str, Any]:
@@ -154,6 +163,9 @@ def _decode(data: Any) -> Any:
 def _construct(kind: Any, value: Any) -> Any:
     if issubclass(kind, enum.Enum):
         return kind[value]
+    if hasattr(kind, "model_construct"):
+        fields = {name: _decode(item) for name, item in value["fields"].items()}
+        return kind.model_construct(_fields_set=set(value["set"]), **fields)
     if is_adapted(kind):
         return adapted(kind).read(value)
     parts = {name: _decode(item) for name, item in value.items()}

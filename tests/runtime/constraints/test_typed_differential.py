@@ -22,6 +22,8 @@ from typing import Annotated, Any, Generic, Literal, NewType, TypeVar
 import numpy as np
 import pydantic
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, Field, TypeAdapter
 from typing_extensions import NotRequired, Required, TypedDict
 
@@ -317,3 +319,52 @@ def test_a_value_is_kept_and_read_back(kind: Any, values: list[Any]) -> None:
     for name, again in restored(data, types).items():
         assert again == kept[name]
         assert pickle.loads(pickle.dumps(again)) == kept[name]
+
+
+OFFSETS = st.none() | st.integers(-1439, 1439).map(lambda m: timezone(timedelta(minutes=m)))
+STANDARD: list[tuple[Any, st.SearchStrategy[Any]]] = [
+    (date, st.dates()),
+    (time, st.times(timezones=OFFSETS)),
+    (datetime, st.datetimes(timezones=OFFSETS)),
+    (timedelta, st.timedeltas(timedelta(days=-700_000_000), timedelta(days=700_000_000))),
+    (Decimal, st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**20),
+                          max_value=10**20, places=7)),
+    (uuid.UUID, st.uuids()),
+    (ipaddress.IPv4Address, st.ip_addresses(v=4)),
+    (ipaddress.IPv6Address, st.ip_addresses(v=6)),
+    (ipaddress.IPv4Network, st.builds(lambda a, n: ipaddress.ip_network((a, n), strict=False),
+                                      st.ip_addresses(v=4), st.integers(0, 32))),
+    (bytes, st.text().map(str.encode)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "strategy"), STANDARD, ids=[kind.__name__ for kind, _ in STANDARD]
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_any_value_that_pydantic_writes_is_read_alike(kind: Any, strategy: Any, data: Any) -> None:
+    value = data.draw(strategy)
+    text = TypeAdapter(kind).dump_json(value).decode()
+    output = output_for(list[kind])
+    assert match(output.constraint, f"[{text}]"), text
+    (again,) = output.parse(f"[{text}]")
+    assert again == value
+    (again,) = output.parse(json.dumps(to_json([value])))
+    assert again == value
+    assert match(output.constraint, json.dumps(to_json([value]), ensure_ascii=False))
+
+
+class Odd(BaseModel):
+    """Its serializer and its validator undo nothing of each other."""
+
+    day: Annotated[date, pydantic.PlainSerializer(lambda day: day.year)]
+    size: Annotated[int, AfterValidator(_doubled)]
+    names: set[str] = Field(validation_alias="givenNames", serialization_alias="names")
+
+
+def test_a_model_with_serializers_of_its_own_is_kept_as_it_is() -> None:
+    value = output_for(Odd).parse('{"day": "2024-02-29", "size": 2, "givenNames": ["a"]}')
+    kept = {"odd": [value], "none": None}
+    data, types = (json.loads(json.dumps(part)) for part in (to_json(kept), types_of(kept)))
+    assert restored(data, types) == kept

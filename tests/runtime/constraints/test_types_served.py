@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from datetime import date, time
+from decimal import Decimal
 from typing import Annotated, Any, Generic, Literal, TypedDict, TypeVar
 
 import pydantic
@@ -96,6 +97,9 @@ Json = TypeAliasType("Json", "dict[str, Json] | list[Json] | int")  # type: igno
          ['{"name": "Ada"}', '{"userName": "Ada", "more": 1}', '{"userName": "Adalovelace"}']),
         (Open, ['{"a": 1, "b": 2}'], ['{"b": 2}']),
         (list[User], ['[{"userName": "Ada"}]'], ['[{"userName": "Ada", "x": 1}]']),
+        (list[pydantic.FiniteFloat], ["[1.5, -3]"], ["[1e999]", f"[1{'0' * 400}]"]),
+        (list[Annotated[Decimal, Field(le=5)]], ["[1.5, -3]"],
+         ["[5.1]", "[-1e999]", f"[-1{'0' * 400}]"]),
         (Box[int], ['{"content": 1, "more": [2]}'], ['{"content": "a"}']),
         (LabelledBox[int], ['{"content": "2024-02-29", "label": 1}'],
          ['{"content": 1}', '{"content": "2024-02-29", "label": "x"}']),
@@ -277,6 +281,7 @@ import sys
 sys.modules["pydantic"] = None
 from dataclasses import dataclass
 from datetime import date
+from decimal import Decimal
 from typing import Annotated, Optional
 from radixlang.constraints.typed_values import output_for, to_json
 from radixlang.errors import InvalidConstraintError
