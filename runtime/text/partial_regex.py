@@ -35,7 +35,7 @@ def partial_pattern(pattern: str) -> re.Pattern[str] | None:
     """The pattern that may end with the text; None where it refers to its own groups."""
     try:
         # Imported at first need: few programs have a stop pattern.
-        from radixlang.runtime.constraints.grammar.python_regex import parser
+        from radixlang.runtime.constraints.grammar.regex_items import parser
 
         tree = parser.parse(pattern)
         return re.compile(_Writer(r"|\Z").sequence(tree), tree.state.flags & _FLAGS)

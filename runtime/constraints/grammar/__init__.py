@@ -1,18 +1,26 @@
 """lark in front: grammars and regexes as their own tools read them, lowered to masks.
 
-It knows lark's and Python's own parsers. It knows no token.
+It knows lark's and Python's own parsers, and ECMA 262's regexes. It knows no token.
 """
 
 __all__ = [
     "alternatives",
+    "assertion_tree",
+    "automaton",
     "backtracking",
     "character_sets",
+    "ecma_regex",
     "error_location",
     "loading",
     "lowering",
     "pattern",
+    "plain_regex",
     "python_regex",
+    "regex_items",
+    "regex_translation",
+    "regex_tree",
     "subprocess_check",
     "terminals",
     "unbounded",
+    "unicode_properties",
 ]

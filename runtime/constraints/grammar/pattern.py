@@ -245,16 +245,16 @@ def to_terminal(pattern: Pattern) -> str:
         case Repeat(body, least, most):
             return f"({to_terminal(body)}){_times(least, most)}"
         case And():
-            return "(" + " & ".join(map(to_terminal, _conjuncts(pattern))) + ")"
+            return "(" + " & ".join(map(to_terminal, conjuncts(pattern))) + ")"
         case Not(body):
             return f"~({to_terminal(body)})"
     raise AssertionError(pattern)  # every plain pattern was handled above
 
 
-def _conjuncts(pattern: Pattern) -> list[Pattern]:
+def conjuncts(pattern: Pattern) -> list[Pattern]:
     """What a conjunction is of, without the nesting: the engine's grammars may be nested little."""
     if isinstance(pattern, And):
-        return [*_conjuncts(pattern.left), *_conjuncts(pattern.right)]
+        return [*conjuncts(pattern.left), *conjuncts(pattern.right)]
     return [pattern]
 
 

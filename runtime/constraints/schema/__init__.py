@@ -7,6 +7,7 @@ __all__ = [
     "formats",
     "lowering",
     "negation",
+    "patterns",
     "reading",
     "rewriting",
     "search",

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
+from radixlang.runtime.constraints.grammar.pattern import (
+    ANY_TEXT,
+    EMPTY,
+    Pattern,
+    Text,
+    alt,
+    cat,
+    chars,
+    negate,
+)
+from radixlang.runtime.constraints.schema.patterns import engine_regex, written
 from radixlang.runtime.constraints.schema.reading import ALL_TYPES, Place
 from radixlang.runtime.constraints.schema.types import (
     declared_types,
@@ -54,7 +64,7 @@ class Negation:
             "minimum": self._bound, "maximum": self._bound, "exclusiveMinimum": self._bound,
             "exclusiveMaximum": self._bound, "minLength": self._count, "maxLength": self._count,
             "minItems": self._count, "maxItems": self._count, "minProperties": self._count,
-            "maxProperties": self._count,
+            "maxProperties": self._count, "pattern": self._pattern,
         }  # fmt: skip
 
     def of(self, place: Place, types: frozenset[str]) -> list[Any]:
@@ -117,7 +127,7 @@ class Negation:
         yield from self._typed(place, keyword, types - listed)
         strings = [v for v in values if isinstance(v, str)]
         if strings and "string" in types:
-            yield {"type": "string", "pattern": other_strings(strings)}
+            yield {"type": "string", "pattern": written(other_strings(strings))}
         numbers = sorted({v for v in values if type_of(v) in _NUMBERS})
         if numbers and types & _NUMBERS:
             yield from _between(numbers, "number" if "fraction" in types else "integer")
@@ -233,6 +243,13 @@ class Negation:
         for keyword, value in bounds.items():
             yield {"type": kind, opposite[keyword]: value}
 
+    def _pattern(self, place: Place, types: frozenset[str]) -> Iterator[Any]:
+        with self.rewriter.naming(place, "pattern"):
+            yield {
+                "type": "string",
+                "pattern": engine_regex(place.schema["pattern"], complement=True),
+            }
+
     def _count(self, place: Place, types: frozenset[str]) -> Iterator[Any]:
         for keyword in ("Length", "Items", "Properties"):
             kind = {"Length": "string", "Items": "array", "Properties": "object"}[keyword]
@@ -256,27 +273,21 @@ def _between(numbers: list[Any], kind: str) -> Iterator[Any]:
     yield {"type": kind, "exclusiveMinimum": numbers[-1]}
 
 
-def other_strings(strings: list[str]) -> str:
-    """A regex of every string that is none of the given ones, through their trie."""
+def other_strings(strings: list[str]) -> Pattern:
+    """Every string that is none of the given ones, through their trie."""
     trie: dict[str, Any] = {}
     for text in strings:
         node = trie
         for char in text:
             node = node.setdefault(char, {})
         node[""] = {}
-    return f"^(?:{_other(trie)})$"
+    return _other(trie)
 
 
-def _other(node: dict[str, Any]) -> str:
-    chars = [char for char in node if char]
-    ways = [] if "" in node else [""]
-    if chars:
-        ways.append("[^" + "".join(map(_in_class, chars)) + "][\\s\\S]*")
-    else:
-        ways.append("[\\s\\S]+")
-    ways.extend(f"{re.escape(char)}(?:{_other(node[char])})" for char in chars)
-    return "|".join(ways)
-
-
-def _in_class(char: str) -> str:
-    return f"\\{char}" if char in "\\]^-[&~" else char
+def _other(node: dict[str, Any]) -> Pattern:
+    letters = [char for char in node if char]
+    others = negate(chars((ord(char), ord(char)) for char in letters))
+    ways: list[Pattern] = [] if "" in node else [EMPTY]
+    ways.append(cat(others, ANY_TEXT))
+    ways.extend(cat(Text(char), _other(node[char])) for char in letters)
+    return alt(*ways)

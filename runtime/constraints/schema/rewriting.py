@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
-from radixlang.errors import UnsupportedConstraintError
+from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
 from radixlang.runtime.constraints.schema.formats import rewrite_format
 from radixlang.runtime.constraints.schema.negation import Negation
+from radixlang.runtime.constraints.schema.patterns import engine_regex, engine_regexes
 from radixlang.runtime.constraints.schema.reading import ALL_TYPES, Document, Place
 from radixlang.runtime.constraints.schema.sequences import says_items, unique_sequences
 from radixlang.runtime.constraints.schema.types import Knowledge
@@ -26,7 +27,7 @@ MAX_PROPERTY_PAIRS = 6_000_000  # the engine takes 0.1 us for each, and cannot b
 MAX_IGNORED = 200
 
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-_PLAIN = ("type", "required", "pattern", "multipleOf")
+_PLAIN = ("type", "required", "multipleOf")
 
 
 class RefusedKeywordError(UnsupportedConstraintError):
@@ -97,7 +98,7 @@ class Rewriter:
         if "$ref" in place.schema and self.document.ignores_siblings:
             return self.reference(place)
         base = self.base(place)
-        extra = [e for rule in self.rules() for e in rule(place)]
+        extra = [*self._patterns(place, base), *(e for rule in self.rules() for e in rule(place))]
         if not extra:
             return base
         return (
@@ -148,6 +149,30 @@ class Rewriter:
             out.update(rewrite_format(self, place, out))
         return out
 
+    def _patterns(self, place: Place, out: dict[str, Any]) -> list[Any]:
+        """The pattern of a string; where it needs several of the engine's, the others."""
+        if not self.wants(place, "pattern"):
+            return []
+        with self.naming(place, "pattern"):
+            first, *others = engine_regexes(place.schema["pattern"])
+        out["pattern"] = first
+        return [{"pattern": regex} for regex in others]
+
+    def name_pattern(self, place: Place, keyword: str, source: str) -> str:
+        """A pattern of names, as the engine takes it."""
+        with self.naming(place, keyword):
+            return engine_regex(source)
+
+    @contextmanager
+    def naming(self, place: Place, keyword: str) -> Iterator[None]:
+        """What is wrong with a pattern is the fault of the keyword that it is of."""
+        try:
+            yield
+        except InvalidConstraintError as error:
+            raise InvalidConstraintError(f"#{place.pointer}/{keyword}: {error}") from None
+        except UnsupportedConstraintError as error:
+            raise self.refuse(place, keyword, str(error)) from None
+
     def _check_divisor(self, place: Place) -> None:
         """The engine makes a state for each remainder; a fraction is scaled to a whole number."""
         if not self.wants(place, "multipleOf"):
@@ -173,13 +198,22 @@ class Rewriter:
             raise self.refuse(place, "enum", f"more than {MAX_ENUM_CHARS:,} characters of values")
 
     def _objects(self, place: Place, out: dict[str, Any]) -> None:
-        for keyword in ("properties", "patternProperties"):
-            if self.wants(place, keyword):
-                names = place.schema[keyword]
-                out[keyword] = {name: self.schema(place.at(keyword, name)) for name in names}
+        if self.wants(place, "properties"):
+            names = place.schema["properties"]
+            out["properties"] = {name: self.schema(place.at("properties", name)) for name in names}
+        if self.wants(place, "patternProperties"):
+            out["patternProperties"] = self._pattern_properties(place)
         self._bound_properties(place, len(out.get("properties", ())))
         if self.wants(place, "additionalProperties"):
             out["additionalProperties"] = self.schema(place.at("additionalProperties"))
+
+    def _pattern_properties(self, place: Place) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for source in place.schema["patternProperties"]:
+            regex = self.name_pattern(place, "patternProperties", source)
+            body = self.schema(place.at("patternProperties", source))
+            found[regex] = self.all_of([found[regex], body]) if regex in found else body
+        return found
 
     def _bound_properties(self, place: Place, num: int) -> None:
         self._num_pairs += num * num
@@ -386,6 +420,7 @@ class Rewriter:
         pattern = schema.get("pattern") or _length_pattern(
             int(schema.get("minLength", 0)), schema.get("maxLength")
         )
+        pattern = self.name_pattern(place, "propertyNames", pattern)
         return {"patternProperties": {pattern: body}, "additionalProperties": False}
 
     # arrays
@@ -439,4 +474,4 @@ class Rewriter:
 
 
 def _length_pattern(least: int, most: int | None) -> str:
-    return f"^[^\\n]{{{least},{'' if most is None else int(most)}}}$"
+    return f"^[^]{{{least},{'' if most is None else int(most)}}}$"

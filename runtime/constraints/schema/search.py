@@ -12,7 +12,7 @@ import llguidance
 
 from radixlang.errors import UnsupportedConstraintError
 from radixlang.runtime.constraints.grammar.pattern import to_terminal
-from radixlang.runtime.constraints.grammar.python_regex import translate
+from radixlang.runtime.constraints.schema.patterns import string_pattern
 from radixlang.runtime.constraints.vocabulary import Vocabulary
 
 
@@ -32,7 +32,7 @@ def occurs(pattern: str, text: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _matcher(pattern: str) -> llguidance.LLMatcher:
-    whole = translate(rf"(?s:.*)(?:{pattern})(?s:.*)").pattern
+    whole = string_pattern(pattern)
     grammar = f"start: TEXT\nTEXT: {to_terminal(whole)}\n"
     top = json.dumps({"grammars": [{"name": "top", "lark_grammar": grammar}]})
     matcher = _bytes().matcher(top)

@@ -9,7 +9,7 @@ from typing import Any
 from radixlang.constraints.specs import Capture, Constraint, JsonSchema, Sequence, Tools
 from radixlang.errors import ConstraintError
 from radixlang.runtime.constraints.grammar.pattern import ANY_CHAR, Pattern, both, repeat
-from radixlang.runtime.constraints.grammar.python_regex import translate
+from radixlang.runtime.constraints.schema.patterns import string_pattern
 
 MAX_PATTERNS = 20
 
@@ -56,7 +56,7 @@ def _pattern(text: Any, least: Any, most: Any) -> Iterator[Pattern]:
     if not isinstance(text, str):
         return
     try:
-        found = translate(rf"(?s:.*)(?:{text})(?s:.*)").pattern
+        found = string_pattern(text)
     except ConstraintError:
         return
     bounds = least if isinstance(least, int) else 0, most if isinstance(most, int) else None

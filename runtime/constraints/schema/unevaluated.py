@@ -66,7 +66,10 @@ class Cases:
                 "additionalProperties": rest,
             }
             if case.patterns:
-                own["patternProperties"] = dict.fromkeys(sorted(case.patterns), True)
+                own["patternProperties"] = {
+                    self.rewriter.name_pattern(self.place, self.keyword, source): True
+                    for source in sorted(case.patterns)
+                }
         return self.rewriter.all_of([*case.holds, own])
 
     def cases(self, place: Place, depth: int) -> Iterator[Case]:

@@ -109,10 +109,10 @@ REFUSED = [
     ({"properties": {"a": {"uniqueItems": True}}}, "#/properties/a/uniqueItems"),
     ({"items": {"contains": {"type": "null"}}}, "#/items/contains"),
     ({"anyOf": [{"type": "null"}, {"format": "shoe-size"}]}, "#/anyOf/1/format"),
-    ({"type": "string", "not": {"pattern": "^a"}}, "#/not"),
+    ({"type": "string", "not": {"format": "date"}}, "#/not"),
     ({"oneOf": [{"multipleOf": 2}, {"multipleOf": 3}]}, "#/oneOf"),
     ({"$ref": "https://example.org/x.json"}, "#/$ref"),
-    ({"$defs": {"a/b": {"type": "string", "pattern": "(?=a)b"}}, "$ref": "#/$defs/a~1b"},
+    ({"$defs": {"a/b": {"type": "string", "pattern": "(a)\\1"}}, "$ref": "#/$defs/a~1b"},
      "#/$defs/a~1b/pattern"),
     ({"patternProperties": {"a": {"type": "null"}, "b": {"type": "string"}}},
      "#/patternProperties"),
@@ -147,7 +147,7 @@ def test_a_refusal_carries_the_pointer_of_its_keyword(schema: Any, pointer: str)
         ({"a": {"maximum": "b"}, "$ref": "#/a"}, "#/a/maximum"),
         ({"$ref": 1}, r"#/\$ref"),
         ({"required": "a"}, "#/required"),
-        ({"type": "string", "pattern": "[a-"}, "#/pattern: unclosed character class"),
+        ({"type": "string", "pattern": "[a-"}, "#/pattern: .*a character class is not closed"),
         ({"allOf": [{"type": "string"}, {"type": "null"}]}, "#: no value.* incompatible types"),
         (
             {
@@ -210,12 +210,12 @@ def test_strict_false_leaves_out_the_count_and_not_the_properties() -> None:
 
 
 def test_strict_false_keeps_the_options_of_one_of() -> None:
-    schema = {"oneOf": [{"type": "string", "pattern": "^a"}, {"type": "string", "pattern": "b$"}]}
+    schema = {"oneOf": [{"type": "integer", "multipleOf": 2}, {"type": "integer", "multipleOf": 3}]}
     assert _ignored(schema) == ("#/oneOf",)
     lenient = JsonSchema.of(schema, strict=False)
-    assert match(lenient, '"ax"')
-    assert not match(lenient, '"x"')
-    assert not match(lenient, '"ab"'), "valid under both: the check after the fact says so"
+    assert match(lenient, "4")
+    assert not match(lenient, "5")
+    assert not match(lenient, "6"), "valid under both: the check after the fact says so"
 
 
 def test_a_hostile_pattern_is_checked_in_linear_time() -> None:

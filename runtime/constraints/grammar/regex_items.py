@@ -1,0 +1,193 @@
+"""The parts of a regex as Python's own parser has them, and what one character of each is.
+
+Other dialects are read into the same parts, so that all of them meet in one translation.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, TypeAlias
+
+from radixlang.runtime.constraints.grammar.pattern import (
+    ANY_CHAR,
+    NOTHING,
+    Chars,
+    Pattern,
+    Text,
+    chars,
+    negate,
+)
+
+_NEW_HOME = sys.version_info >= (3, 11)  # Python moved its regex parser into the re package
+ops: Any = import_module("re._constants" if _NEW_HOME else "sre_constants")
+parser: Any = import_module("re._parser" if _NEW_HOME else "sre_parse")
+
+NEWLINE = chars([(10, 10)])
+_LAST_CASED = 0x1E943  # Adlam; no later character has a case
+
+Item: TypeAlias = "tuple[Any, Any, int]"  # operation, argument, flags in force
+
+
+def flatten(body: Any, flags: int) -> list[Item]:
+    """Items of a parsed body with groups opened, each with the flags in force."""
+    items: list[Item] = []
+    for op, value in body:
+        if op is ops.SUBPATTERN:
+            _, add, remove, inner = value
+            items.extend(flatten(inner, (flags | add) & ~remove))
+        else:
+            items.append((op, value, flags))
+    return items
+
+
+def is_assertion(op: Any) -> bool:
+    return op is ops.AT or op is ops.ASSERT or op is ops.ASSERT_NOT
+
+
+def has_assertion(value: Any) -> bool:
+    """Whether an assertion stands anywhere in a parsed body or argument."""
+    if isinstance(value, parser.SubPattern):
+        return any(is_assertion(op) or has_assertion(arg) for op, arg in value)
+    if isinstance(value, (tuple, list)):
+        return any(has_assertion(part) for part in value)
+    return False
+
+
+def one_character(op: Any, value: Any, flags: int) -> Pattern | None:
+    """What an item of one character matches, None for any other item."""
+    if op is ops.LITERAL:
+        return _literal(value, flags)
+    if op is ops.NOT_LITERAL:
+        return negate(_fold(chars([(value, value)]), flags))
+    if op is ops.ANY:
+        return ANY_CHAR if flags & re.DOTALL else negate(NEWLINE)
+    return _char_class(value, flags) if op is ops.IN else None
+
+
+def _literal(code: int, flags: int) -> Pattern:
+    if flags & re.IGNORECASE:
+        folded = _fold(chars([(code, code)]), flags)
+        if folded.ranges != ((code, code),):
+            return folded
+    return Text(chr(code)) if chars([(code, code)]).ranges else NOTHING
+
+
+def _char_class(items: Iterable[tuple[Any, Any]], flags: int) -> Chars:
+    ranges: list[tuple[int, int]] = []
+    closed: list[tuple[int, int]] = []  # categories hold every case of their characters
+    is_negated = False
+    for op, value in items:
+        if op is ops.NEGATE:
+            is_negated = True
+        elif op is ops.LITERAL:
+            ranges.append((value, value))
+        elif op is ops.RANGE:
+            ranges.append(value)
+        else:  # CATEGORY
+            closed.extend(category(value, bool(flags & re.ASCII)).ranges)
+    found = chars([*_fold(chars(ranges), flags).ranges, *closed])
+    return negate(found) if is_negated else found
+
+
+def _fold(body: Chars, flags: int) -> Chars:
+    """The class with every character that equals one of it when case is ignored."""
+    if not flags & re.IGNORECASE:
+        return body
+    is_ascii = bool(flags & re.ASCII)
+    extra = [
+        (other, other)
+        for low, high in body.ranges
+        for code in _cased_between(low, high)
+        for other in _variants(code, is_ascii)
+    ]
+    return chars([*body.ranges, *extra]) if extra else body
+
+
+def _cased_between(low: int, high: int) -> Iterable[int]:
+    if high - low < 256:
+        return range(low, high + 1)
+    return (code for code in map(ord, _cased()) if low <= code <= high)
+
+
+@lru_cache(maxsize=1)
+def _cased() -> str:
+    return "".join(c for c in map(chr, range(_LAST_CASED + 1)) if c.lower() != c.upper())
+
+
+@lru_cache(maxsize=4096)
+def _variants(code: int, is_ascii: bool) -> tuple[int, ...]:
+    """Characters that Python's own matcher takes for `code` when case is ignored."""
+    same = re.compile(re.escape(chr(code)), re.IGNORECASE | (re.ASCII if is_ascii else 0))
+    return tuple(ord(char) for char in same.findall(_cased()))
+
+
+@lru_cache(maxsize=16)
+def category(kind: Any, is_ascii: bool) -> Chars:
+    """\\d, \\w, \\s and their opposites, exactly as Python's matcher has them."""
+    negative = {
+        ops.CATEGORY_NOT_DIGIT: ops.CATEGORY_DIGIT,
+        ops.CATEGORY_NOT_WORD: ops.CATEGORY_WORD,
+        ops.CATEGORY_NOT_SPACE: ops.CATEGORY_SPACE,
+    }
+    if kind in negative:
+        return negate(category(negative[kind], is_ascii))
+    escape = {
+        ops.CATEGORY_DIGIT: r"\d", ops.CATEGORY_WORD: r"\w", ops.CATEGORY_SPACE: r"\s",
+    }[kind]  # fmt: skip
+    runs = re.finditer(f"{escape}+", _every_character(128 if is_ascii else 0x110000))
+    table = _every_character(128 if is_ascii else 0x110000)
+    return chars((ord(table[run.start()]), ord(table[run.end() - 1])) for run in runs)
+
+
+def _every_character(end: int) -> str:
+    return "".join(map(chr, range(end)))
+
+
+def name_of(op: Any) -> str:
+    return _NAMES.get(str(op), str(op).lower().replace("_", " "))
+
+
+_NAMES = {
+    "AT": "an anchor or word boundary",
+    "ASSERT": "a lookaround",
+    "ASSERT_NOT": "a negative lookaround",
+    "GROUPREF": "a back-reference",
+    "GROUPREF_EXISTS": "a conditional group",
+    "ATOMIC_GROUP": "an atomic group",
+    "POSSESSIVE_REPEAT": "a possessive repetition",
+    "MAX_REPEAT": "a repetition",
+    "MIN_REPEAT": "a lazy repetition",
+}
+
+
+def with_caret(source: str, position: int | None, message: str) -> str:
+    """A message with a caret at a place of a regex."""
+    at = position or 0
+    start = max(0, at - 30)
+    shown = source[start : at + 30].replace("\n", " ")
+    return f"{message} (column {at + 1})\n  {shown}\n  {' ' * (at - start)}^"
+
+
+def with_place(source: str, op: Any, why: str) -> str:
+    """What is to be said of a part of a regex, with its place where that is found."""
+    name = name_of(op)
+    match = _PLACES.get(name, re.compile(r"(?!)")).search(source)
+    if match is None:
+        return f"{name} {why}, in the regex /{source[:200]}/"
+    return with_caret(source, match.start(), f"{name} {why}")
+
+
+# where a construct stands in the source, for the caret
+_PLACES = {
+    "an anchor or word boundary": re.compile(r"(?<!\\)(?:\\\\)*(?:\^|\$|\\[bBAZ])"),
+    "a lookaround": re.compile(r"\(\?<?="),
+    "a negative lookaround": re.compile(r"\(\?<?!"),
+    "a back-reference": re.compile(r"\\[1-9]|\(\?P="),
+    "a conditional group": re.compile(r"\(\?\("),
+    "an atomic group": re.compile(r"\(\?>"),
+    "a possessive repetition": re.compile(r"[*+?}]\+"),
+}
