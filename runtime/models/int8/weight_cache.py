@@ -7,17 +7,20 @@ and on this package's code alone.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
 from radixlang.runtime.models.int8.linear import Int8Rows
-from radixlang.runtime.process.disk_cache import digest, drop_older, kept_root
+from radixlang.runtime.process.disk_cache import digest, drop_older, is_own, kept_root
 
+log = logging.getLogger("radixlang.runtime")
 SPARE_BYTES = 1 << 30  # left free on the disk
 
 
@@ -26,7 +29,8 @@ class RowStore:
 
     Args:
         folder: where they are; None keeps and finds nothing. Files appear in it whole or not at
-            all. What cannot be read is made anew, what cannot be written is not kept.
+            all. What cannot be read is made again, what cannot be written is not kept. A file that
+            is damaged, or that somebody else may have written, is made again, and that is said.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -52,11 +56,16 @@ class RowStore:
         if self._folder is None:
             return make()
         path = self._folder / f"{name}.safetensors"
-        found = _read(path)
-        if found is None:
-            found = make()
-            _write(path, found)
-        return found
+        if not path.exists():
+            return _made(path, make)
+        problem = _foreign(path)
+        if problem is None:
+            try:
+                return _read(path)
+            except (OSError, ValueError) as error:
+                problem = f"it is damaged ({error})"
+        log.warning("%s is not used but made again: %s", path, problem)
+        return _made(path, make)
 
 
 def weights_folder() -> Path | None:
@@ -75,14 +84,42 @@ def _made_from(model: Path) -> Iterator[str]:
         yield source.read_text("utf-8")
 
 
-def _read(path: Path) -> Int8Rows | None:
+def _made(path: Path, make: Callable[[], Int8Rows]) -> Int8Rows:
+    rows = make()
+    _write(path, rows)
+    return rows
+
+
+def _foreign(path: Path) -> str | None:
+    """Why the file may hold what others wrote; None where only this user can have."""
+    for place in (path, path.parent):
+        if not is_own(place):
+            return f"{place} belongs to another user, or others may write to it"
+    return None
+
+
+def _read(path: Path) -> Int8Rows:
+    """Raises ValueError where the file is not as it was written."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
-            return Int8Rows(file.get_tensor("levels"), file.get_tensor("scale"))
-    except (OSError, SafetensorError):  # not there, or cut off
-        return None
+            kept = (file.metadata() or {}).get("checksum")
+            rows = Int8Rows(file.get_tensor("levels"), file.get_tensor("scale"))
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+    if kept != _checksum(rows):
+        raise ValueError("its checksum is another")
+    return rows
+
+
+def _checksum(rows: Int8Rows) -> str:
+    """Of the values and of how they are laid out."""
+    total = 0
+    for tensor in rows:
+        total = zlib.crc32(f"{tuple(tensor.shape)} {tensor.dtype}".encode(), total)
+        total = zlib.crc32(tensor.contiguous().view(torch.uint8).numpy(), total)
+    return f"{total:08x}"
 
 
 def _write(path: Path, rows: Int8Rows) -> None:
@@ -91,13 +128,16 @@ def _write(path: Path, rows: Int8Rows) -> None:
     from safetensors.torch import save_file
 
     with contextlib.suppress(OSError, SafetensorError):  # a full disk is the latter
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not is_own(path.parent):
+            return
         if shutil.disk_usage(path.parent).free < rows.levels.nbytes + SPARE_BYTES:
             return
         number, unfinished = tempfile.mkstemp(".unfinished", dir=path.parent)
         os.close(number)
         try:
-            save_file({"levels": rows.levels, "scale": rows.scale}, unfinished)
+            tensors = {"levels": rows.levels, "scale": rows.scale}
+            save_file(tensors, unfinished, {"checksum": _checksum(rows)})
             os.replace(unfinished, path)
         finally:
             Path(unfinished).unlink(missing_ok=True)

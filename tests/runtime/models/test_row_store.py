@@ -88,6 +88,44 @@ def test_a_file_cut_off_is_made_anew(folder: Path, model: Path, keep: int) -> No
     ask(model, never)
 
 
+def test_a_flipped_bit_anywhere_is_made_again_and_said(
+    folder: Path, model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask(model)
+    [file] = folder.glob("*/*.safetensors")
+    whole = file.read_bytes()
+    for at in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << at % 8
+        file.write_bytes(damaged)
+        caplog.clear()
+        found = ask(model)
+        assert torch.equal(found.levels, ROWS.levels)
+        assert torch.equal(found.scale, ROWS.scale)
+        if caplog.messages:  # else the bit was one of the padding between
+            assert "is not used but made again: it is damaged" in caplog.messages[0]
+        file.write_bytes(whole)
+
+
+@pytest.mark.parametrize("place", ["file", "folder"])
+def test_what_others_may_write_to_is_not_read(
+    folder: Path, model: Path, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask(model)
+    [file] = folder.glob("*/*.safetensors")
+    (file if place == "file" else file.parent).chmod(0o777)
+    other = quantize_rows(torch.ones(2, 16))
+    assert torch.equal(ask(model, lambda: other).levels, other.levels)
+    assert "others may write to it" in caplog.text
+
+
+def test_kept_weights_are_for_their_user_alone(folder: Path, model: Path) -> None:
+    ask(model)
+    [file] = folder.glob("*/*.safetensors")
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    assert file.stat().st_mode & 0o077 == 0
+
+
 def test_nothing_is_kept_where_nothing_can_be(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +143,7 @@ def test_nothing_is_kept_where_nothing_can_be(
 def test_a_disk_that_fills_up_leaves_nothing(
     folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(tensors: Any, path: str) -> None:
+    def fail(tensors: Any, path: str, metadata: Any) -> None:
         Path(path).write_bytes(b"cut")
         raise SafetensorError("I/O error: no space left on device")
 
