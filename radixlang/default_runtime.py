@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 from radixlang.protocol import Backend
 
 _lock = threading.Lock()
 _default: Backend | None = None
+
+
+def _after_fork() -> None:
+    """Another thread may have held the lock."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def set_default_runtime(runtime: Backend | None) -> None:

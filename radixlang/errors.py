@@ -26,6 +26,7 @@ RadixlangError
 ├── OwnershipError                KV slots or a lease given up twice: a bug in the caller
 ├── ScriptError                   a scripted fake model has no answer for this prompt
 └── RuntimeClosedError            the runtime was closed
+    └── ForkedError               what another process runs was asked in a child of it
 
 A message says what happened, the values, and what to do about it.
 """
@@ -216,3 +217,7 @@ class OwnershipError(RadixlangError):
 
 class RuntimeClosedError(RadixlangError):
     """The runtime was closed while or before the request ran."""
+
+
+class ForkedError(RuntimeClosedError):
+    """A runtime, a run or a request of one process was used in a process forked from it."""

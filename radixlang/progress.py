@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
@@ -45,7 +47,8 @@ def awaited(
         begin = done()
         with _bar(what, total, unit) as bar:
             while not future.done():
-                wait([future], timeout=_LOOK_EVERY_S)
+                with suppress(FutureTimeoutError):
+                    future.exception(timeout=_LOOK_EVERY_S)
                 bar.update(min(total, done() - begin) - bar.n)
     return future.result()
 

@@ -7,23 +7,17 @@ The language knows these types and nothing else of a runtime. The engine in
 
 from __future__ import annotations
 
-import logging
 import re
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from threading import RLock
-from typing import Any, Literal, NoReturn, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, NoReturn, Protocol, runtime_checkable
 
 from radixlang.errors import CancelledError, ParameterError, refuse_pickling
+from radixlang.reply import Reply, guarded
 from radixlang.sampling_params import SamplingParams
-from radixlang.user_code import user_threads
-
-T = TypeVar("T")
-log = logging.getLogger("radixlang")
 
 FinishReason = Literal["eos", "stop", "length", "constraint", "stopped"]
 
@@ -139,30 +133,6 @@ class Delta:
     num_forced: int = 0
 
 
-class Reply(Future[T]):
-    """A future that a backend ends from its own thread, on which no user code may run."""
-
-    def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
-        """Call fn(self) at the end, on a thread of its own: it may take its time, and may run
-        a program."""
-        self.when_done(lambda: user_threads.submit(partial(fn, self)))
-
-    def when_done(self, callback: Callable[[], object]) -> None:
-        """Call back at the end from the backend's thread, or at once: for what is quick and never
-        waits, such as a post to a mailbox."""
-        super().add_done_callback(lambda _: _guarded(callback))
-
-
-def _guarded(callback: Callable[[], object]) -> None:
-    """Call what must not end a backend's thread, nor keep others from being called."""
-    try:
-        callback()
-    except BaseException:
-        if threading.current_thread() is threading.main_thread():
-            raise  # no backend's thread: an interrupt, perhaps
-        log.exception("a callback failed")
-
-
 class Generation(Reply[Completion]):
     """A future of a Completion that is also a stream of Deltas.
 
@@ -194,7 +164,7 @@ class Generation(Reply[Completion]):
             self._deltas.append(delta)
             readers = tuple(self._readers)
         for reader in readers:
-            _guarded(partial(reader, delta))
+            guarded(partial(reader, delta))
 
     def subscribe(self, reader: Callable[[Delta | None], None]) -> None:
         """Call reader(delta) for every delta, past and to come, and reader(None) at the end.
@@ -250,6 +220,8 @@ class Generation(Reply[Completion]):
     def __iter__(self) -> Iterator[Delta]:
         queue: SimpleQueue[Delta | None] = SimpleQueue()
         self.subscribe(queue.put)
+        if not self.done():
+            self._owner.check()
         while (delta := queue.get()) is not None:
             yield delta
         self.result()
@@ -259,7 +231,7 @@ class Generation(Reply[Completion]):
 
     def _notify(self, delta: Delta | None) -> None:
         for reader in tuple(self._readers):
-            _guarded(partial(reader, delta))
+            guarded(partial(reader, delta))
 
 
 def check_next_in(next_in: Any) -> int | None:

@@ -31,7 +31,9 @@ class UserThreads:
 
     def _begin(self) -> None:
         self._process = os.getpid()
-        self._changed = threading.Condition(threading.Lock())
+        # `with` takes the lock itself, not the Condition: that is one step to an interrupt.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._waiting: deque[Callable[[], object]] = deque()
         self._num_idle = 0
 
@@ -39,7 +41,7 @@ class UserThreads:
         """Run a function soon; what it raises is logged."""
         if self._process != os.getpid():
             self._begin()  # a fork has none of its parent's threads
-        with self._changed:
+        with self._lock:
             self._waiting.append(call)
             if self._num_idle >= len(self._waiting):
                 self._changed.notify()
@@ -55,7 +57,7 @@ class UserThreads:
             del call  # what it refers to may go while the thread waits
 
     def _next(self) -> Callable[[], object] | None:
-        with self._changed:
+        with self._lock:
             if not self._waiting:
                 self._num_idle += 1
                 try:

@@ -313,6 +313,8 @@ def _shape(loaded: LoadedModel) -> dict[str, Any]:
 
 
 def _stop(core: EngineCore, thread: threading.Thread) -> None:
+    if not core.is_here:
+        return
     core.stop()
     if thread is not threading.current_thread():
         thread.join()

@@ -10,7 +10,10 @@ import shutil
 import struct
 import sys
 import termios
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,6 +175,41 @@ def make_runtime(tiny_model: Any) -> Iterator[Callable[..., Any]]:
     for runtime in made:
         runtime.close()
     assert violations == []
+
+
+@pytest.fixture(scope="session")
+def interrupted_at() -> Callable[[int, Callable[[], Any]], bool]:
+    """Calls a function and interrupts it (Ctrl-C) where the place-th function of the code that
+    locks, waits and wakes begins; tells whether it was. Python delivers interrupts there."""
+    import radixlang
+
+    here, python = Path(radixlang.__file__).parent, Path(threading.__file__).parent
+    ours = ("reply", "user_code", "execution/mailbox", "execution/timers", "testing/fake_worker")
+    theirs = ("threading", "queue", "concurrent/futures/_base", "concurrent/futures/thread")
+    waiting = {str(folder / f"{name}.py") for folder, names in ((here, ours), (python, theirs))
+               for name in names}  # fmt: skip
+    return partial(_interrupted_at, waiting)
+
+
+def _interrupted_at(files: set[str], place: int, call: Callable[[], Any]) -> bool:
+    left = place
+
+    def trace(frame: Any, event: str, argument: Any) -> None:
+        nonlocal left
+        if event == "call" and frame.f_code.co_filename in files:
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+
+    sys.settrace(trace)
+    try:
+        call()
+    except BaseException:
+        if left > 0:
+            raise
+    finally:
+        sys.settrace(None)
+    return left <= 0
 
 
 @pytest.fixture(scope="session")

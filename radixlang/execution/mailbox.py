@@ -7,7 +7,6 @@ one at a time and never wait; readers wait for what they need on one condition.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +14,8 @@ from typing import Any
 
 from radixlang.errors import NeedsValueError, ProgramError
 from radixlang.execution.recorder import Recorder
+from radixlang.process_owner import ProcessOwner
+from radixlang.reply import Sleepers
 
 
 class Actor(Recorder):
@@ -24,10 +25,10 @@ class Actor(Recorder):
         super().__init__(name)
         self.error: ProgramError | None = None
         self.loop: asyncio.AbstractEventLoop | None = None  # what an async program runs on
+        self._owner = ProcessOwner(f"the run of program {name!r}")
         self._inbox: deque[Callable[[], None]] = deque()
-        self._actor = threading.Lock()
-        self._condition = threading.Condition(threading.Lock())
-        self._num_waiting = 0
+        self._driver: dict[str, object] = {}  # the call of `post` that drains, if there is one
+        self._sleepers = Sleepers()
         self._async_waiters: list[tuple[Callable[[], bool], Any, Any]] = []
 
     def _guarded(self, command: Callable[[], None]) -> None:
@@ -39,26 +40,33 @@ class Actor(Recorder):
         raise NotImplementedError
 
     def post(self, command: Callable[[], None]) -> None:
-        """Run a command in the actor: here if it is idle, else by whoever is in it."""
+        """Run a command in the actor: here if it is idle, else by whoever is in it.
+
+        Who drains is written down in one step that no interrupt can divide, so that one which
+        arrives anywhere here leaves the actor idle.
+        """
         self._inbox.append(command)
-        while self._inbox and self._actor.acquire(blocking=False):
-            try:
+        driver, me = self._driver, object()
+        try:
+            while self._inbox and driver.setdefault("now", me) is me:
                 while self._inbox:
                     self._guarded(self._inbox.popleft())
                     self._drive()
-            finally:
-                self._actor.release()
+                del driver["now"]
+        finally:
+            if driver.get("now") is me:
+                del driver["now"]
 
     def wait(self, predicate: Callable[[], bool]) -> None:
-        """Block until predicate() holds or the run has failed. It must stay true once it is."""
+        """Block until predicate() holds or the run has failed. It must stay true once it is.
+
+        Raises:
+            ForkedError: this is a child of the process that runs the program.
+        """
         if predicate() or self.error is not None:
             return
-        with self._condition:
-            self._num_waiting += 1
-            try:
-                self._condition.wait_for(lambda: predicate() or self.error is not None)
-            finally:
-                self._num_waiting -= 1
+        self._owner.check()
+        self._sleepers.wait_for(lambda: predicate() or self.error is not None)
 
     async def wait_async(self, predicate: Callable[[], bool]) -> None:
         """Like `wait`, without blocking the event loop; it blocks where there is none."""
@@ -67,17 +75,13 @@ class Actor(Recorder):
             return self.wait(predicate)
         future = loop.create_future()
         entry = (predicate, loop, future)
-        with self._condition:
-            self._num_waiting += 1
-            self._async_waiters.append(entry)
+        self._async_waiters.append(entry)
         try:
             if not predicate() and self.error is None:
+                self._owner.check()
                 await future
         finally:
-            with self._condition:
-                self._num_waiting -= 1
-                if entry in self._async_waiters:
-                    self._async_waiters.remove(entry)
+            self._async_waiters.remove(entry)
 
     def check_may_block(self, is_ready: bool, asked: str, instead: str) -> None:
         """Refuse to wait on the event loop that the program itself runs on.
@@ -99,12 +103,15 @@ class Actor(Recorder):
 
     def notify(self) -> None:
         """Something a reader may wait for has changed."""
-        if self._num_waiting:
-            with self._condition:
-                self._condition.notify_all()
-                for predicate, loop, future in tuple(self._async_waiters):
-                    if predicate() or self.error is not None:
-                        _wake_loop(loop, future)
+        self._sleepers.wake()
+        for predicate, loop, future in self._async_waiters.copy():
+            if predicate() or self.error is not None:
+                _wake_loop(loop, future)
+
+    @property
+    def has_waiters(self) -> bool:
+        """Whether somebody waits for a change."""
+        return bool(self._sleepers or self._async_waiters)
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

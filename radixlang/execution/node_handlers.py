@@ -29,7 +29,8 @@ from radixlang.graph.nodes import (
     Select,
     Text,
 )
-from radixlang.protocol import Delta, Generation, Markup, OptionScore, Reply
+from radixlang.protocol import Delta, Generation, Markup, OptionScore
+from radixlang.reply import Reply
 from radixlang.user_code import is_users_type, offload
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ run. Everything here runs inside the run's actor.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from radixlang.execution.run import RunOptions
 
 _SLOT_BITS = 24
+_MAIN = threading.main_thread()
 
 
 class Driver(Actor):
@@ -54,7 +56,7 @@ class Driver(Actor):
         key = (block << _SLOT_BITS) | slot
         found = self.cells.get(key)
         if found is None:
-            with self._condition:
+            with self._lock:
                 found = self.cells.setdefault(key, Cell(block, name))
             error = self.error_of(self.blocks[block])
             if error is not None:
@@ -71,8 +73,10 @@ class Driver(Actor):
     def _guarded(self, command: Callable[[], None]) -> None:
         try:
             command()
-        except Exception as error:
+        except BaseException as error:
             self.fail_run(self._wrap(error, None, None))
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is _MAIN:
+                raise  # the caller's own
 
     def _drive(self) -> None:
         while self._ready:
@@ -170,7 +174,7 @@ class Driver(Actor):
                 self.ready(stream)
 
     def _check_finished(self) -> None:
-        if self._num_waiting:
+        if self.has_waiters:
             self.notify()
         is_over = self.program_ended and not self._todo and not self._dirty and not self._ready
         if is_over and self.streams and not self.finished:
@@ -205,7 +209,7 @@ class Driver(Actor):
         """Keep the first error of the run and end everything."""
         if self.error is not None or self.finished:
             return
-        with self._condition:
+        with self._lock:
             self.error = error
             cells = list(self.cells.values())
         for cell in cells:

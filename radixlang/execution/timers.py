@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -15,15 +16,24 @@ class Deadlines:
     """Calls functions at a time; one daemon thread, alive only while something is watched."""
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
         self._heap: list[tuple[float, int, list[Callable[[], None] | None]]] = []
-        self._changed = threading.Condition()
+        # `with` takes the lock itself, not the Condition: that is one step to an interrupt. It may
+        # be taken again by its owner, as `after` may be called inside a garbage collection.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._order = itertools.count()
         self._running = False
 
     def after(self, seconds: float, call: Callable[[], None]) -> Callable[[], None]:
         """Arrange a call; the function returned takes it back."""
+        if self._process != os.getpid():
+            self._begin()  # a fork has none of its parent's threads
         entry: list[Callable[[], None] | None] = [call]
-        with self._changed:
+        with self._lock:
             heapq.heappush(self._heap, (time.monotonic() + seconds, next(self._order), entry))
             if not self._running:
                 self._running = True
@@ -39,7 +49,7 @@ class Deadlines:
 
     def _watch(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 call = self._next_due()
                 idle = call is None and not self._heap and not self._changed.wait(_IDLE_S)
                 if idle and not self._heap:

@@ -48,7 +48,11 @@ class CompiledProgram:
         check = kwargs.pop("check", self.options.get("check", True))
         state = self.launch(kwargs)
         run = state._run()
-        run.wait(lambda: run.finished)
+        try:
+            run.wait(lambda: run.finished)
+        except BaseException:  # an interrupt: nobody will read what still runs
+            run.cancel()
+            raise
         tell_end(state)
         if check and run.error is not None:
             raise run.error

@@ -113,9 +113,9 @@ class Program(Generic[P]):
         arguments, run, check = self.prepare(args, kwargs)
         state = State(run, run.blocks[0])
         with told(state):
-            run.start()
-            self.execute(run, state, arguments)
             try:
+                run.start()
+                self.execute(run, state, arguments)
                 run.wait(lambda: run.finished)
             except BaseException:  # an interrupt: nobody will read what still runs
                 run.cancel()
@@ -128,14 +128,14 @@ class Program(Generic[P]):
         arguments, run, check = self.prepare(args, kwargs)
         state = State(run, run.blocks[0])
         with told(state):
-            run.start()
             try:
+                run.start()
                 if self.is_async:
                     await self._execute_async(run, state, arguments)
                 else:
                     await asyncio.to_thread(self.execute, run, state, arguments)
                 await run.wait_async(lambda: run.finished)
-            except asyncio.CancelledError:
+            except BaseException:
                 run.cancel()
                 raise
         return _checked(state, run, check)

@@ -13,4 +13,5 @@ __all__ = [
     "result",
     "result_file",
     "typed_json",
+    "workers",
 ]

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import queue
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from radixlang.default_runtime import get_default_runtime
-from radixlang.errors import ProgramError, program_error
+from radixlang.errors import ParameterError, ProgramError, program_error
 from radixlang.execution.listeners import tell_end
 from radixlang.execution.run import node_seed
 from radixlang.program.state import State
@@ -24,6 +23,7 @@ from radixlang.protocol import Backend
 from radixlang.records.made_by import made_by
 from radixlang.records.result import Result
 from radixlang.records.result_file import ResultFile
+from radixlang.records.workers import Workers
 
 if TYPE_CHECKING:
     from radixlang.program.compiled import CompiledProgram
@@ -76,6 +76,9 @@ def as_completed(
         ParameterError: an option that `run` does not know, or a file that holds something else:
             results of other rows, of another program, model or option, or no results at all.
     """
+    for name, value in (("max_workers", max_workers), ("max_in_flight", max_in_flight)):
+        if type(value) is not int or value < 1:
+            raise ParameterError(f"{name} must be an integer of at least 1, got {value!r}")
     held = [dict(row) for row in rows]
     backend = runtime or get_default_runtime()
     log = None
@@ -86,14 +89,15 @@ def as_completed(
     yield from done.values()
     todo = [index for index in range(len(held)) if index not in done]
     job = _Batch(program, held, backend, seed, options, max_in_flight)
-    with ThreadPoolExecutor(max_workers, thread_name_prefix="radixlang-batch") as pool:
-        try:
-            for result in job.results(pool, todo):
-                if log is not None:
-                    log.append(result)
-                yield result
-        finally:
-            job.stop()
+    workers = Workers(max_workers)
+    try:
+        for result in job.results(workers, todo):
+            if log is not None:
+                log.append(result)
+            yield result
+    finally:
+        job.stop()
+        workers.close()
 
 
 class _Batch:
@@ -106,18 +110,21 @@ class _Batch:
         self.stopped = False
         self.live: dict[int, State] = {}
         self._finished: queue.SimpleQueue[tuple[int, State | ProgramError]] = queue.SimpleQueue()
-        self._room = threading.Semaphore(max_in_flight)
+        # A queue of tokens: no interrupt can leave it locked, as it can a Semaphore.
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(min(max_in_flight, len(rows))):
+            self._room.put(None)
 
-    def results(self, pool: ThreadPoolExecutor, todo: list[int]) -> Iterator[Result]:
+    def results(self, workers: Workers, todo: list[int]) -> Iterator[Result]:
         """Start all rows, hand out what finishes."""
         if todo:  # an unknown option is an error of the call, not of every row
             self.program.check_options(self.options)
         for index in todo:
-            pool.submit(self._start, index)
+            workers.submit(partial(self._start, index))
         for _ in todo:
             index, outcome = self._finished.get()
             self.live.pop(index, None)
-            self._room.release()
+            self._room.put(None)
             if not isinstance(outcome, ProgramError):
                 tell_end(outcome)
             yield _result(index, self.rows[index], outcome)
@@ -127,10 +134,11 @@ class _Batch:
         self.stopped = True
         for state in list(self.live.values()):
             state.cancel()
-        self._room.release(len(self.rows) + 1)
+        for _ in range(len(self.rows) + 1):
+            self._room.put(None)
 
     def _start(self, index: int) -> None:
-        self._room.acquire()
+        self._room.get()
         if self.stopped:
             return
         row = self.rows[index]

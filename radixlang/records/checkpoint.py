@@ -82,8 +82,12 @@ class Resumed:
         if error is not None:
             self._run.fail_from_program(error)
             return
-        self._run.end_program()
-        self._run.wait(lambda: self._run.finished)
+        try:
+            self._run.end_program()
+            self._run.wait(lambda: self._run.finished)
+        except BaseException:  # an interrupt: nobody will read what still runs
+            self._run.cancel()
+            raise
         if self._run.error is not None:
             raise self._run.error
 

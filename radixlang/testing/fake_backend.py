@@ -217,7 +217,7 @@ class FakeBackend:
 
     def count_branches(self, change: int) -> None:
         """Keep the number of branches that are not released."""
-        with self._worker.changed:
+        with self._worker.lock:
             self.num_live_branches += change
 
     def answer(

@@ -17,10 +17,10 @@ from radixlang.protocol import (
     Delta,
     Generation,
     OptionScore,
-    Reply,
     TokenLogprob,
     check_next_in,
 )
+from radixlang.reply import Reply
 from radixlang.sampling_params import SamplingParams
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from radixlang.errors import RuntimeClosedError
+from radixlang.process_owner import ProcessOwner
 
 _IDLE_S = 0.5
 
@@ -18,7 +19,9 @@ class Worker:
     """One daemon thread that runs posted work in order, and goes away when idle."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition(threading.Lock())
+        self._owner = ProcessOwner("the fake backend")
+        self.lock = threading.Lock()  # taken as it is: that is one step to an interrupt
+        self._changed = threading.Condition(self.lock)
         self._now: deque[Callable[[], None]] = deque()
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
@@ -27,7 +30,8 @@ class Worker:
         self._closed = False
 
     def check_open(self) -> None:
-        """Raise a RuntimeClosedError after close."""
+        """Raise a RuntimeClosedError after close, and in a process forked from this one."""
+        self._owner.check()
         if self._closed:
             raise RuntimeClosedError("the fake backend was closed")
 
@@ -39,7 +43,7 @@ class Worker:
         """Queue work, now or for a time."""
         if due is None:
             self.check_open()
-        with self.changed:
+        with self.lock:
             if due is None:
                 self._now.append(work)
             else:
@@ -48,14 +52,14 @@ class Worker:
                 self._alive = True
                 threading.Thread(target=self._loop, name="radixlang-fake", daemon=True).start()
             if self._idle:
-                self.changed.notify()
+                self._changed.notify()
 
     def _loop(self) -> None:
         while (work := self._next()) is not None:
             work()
 
     def _next(self) -> Callable[[], None] | None:
-        with self.changed:
+        with self.lock:
             while True:
                 if self._later and self._later[0][0] <= time.monotonic():
                     return heapq.heappop(self._later)[2]
@@ -63,7 +67,7 @@ class Worker:
                     return self._now.popleft()
                 wait = self._later[0][0] - time.monotonic() if self._later else _IDLE_S
                 self._idle = True
-                woken = self.changed.wait(max(0.0, wait))
+                woken = self._changed.wait(max(0.0, wait))
                 self._idle = False
                 if not woken and not self._later and not self._now:
                     self._alive = False

@@ -28,6 +28,7 @@ from radixlang.errors import (
     RuntimeClosedError,
 )
 from radixlang.protocol import Generation
+from radixlang.reply import Reply
 from radixlang.runtime.cache.compaction import Compactor
 from radixlang.runtime.cache.lease import ProgramPins
 from radixlang.runtime.diagnostics.invariants import Violation
@@ -130,8 +131,9 @@ class EngineCore:
         """
         if threading.current_thread() is self._thread:
             return function()
+        self._inbox.owner.check()
         if not self.is_closed:
-            future: Future[Any] = Future()
+            future = Reply[Any]()
             self._inbox.put(Call(function, future))
             try:
                 return future.result()
@@ -144,6 +146,11 @@ class EngineCore:
     def stop(self) -> None:
         """Ask the thread to end after the current step."""
         self._inbox.put_stop()
+
+    @property
+    def is_here(self) -> bool:
+        """False in a process forked from the one that the thread is in."""
+        return self._inbox.owner.is_here
 
     @property
     def is_closed(self) -> bool:

@@ -9,6 +9,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from radixlang.errors import RuntimeClosedError
+from radixlang.process_owner import ProcessOwner
 from radixlang.protocol import Generation
 from radixlang.runtime.requests.branch import BranchState, Operation, futures_of
 
@@ -54,8 +55,14 @@ class Inbox:
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[Command | None] = SimpleQueue()
-        self.is_closed = False
+        self.owner = ProcessOwner("the runtime")
+        self._is_closed = False
         self._why = "the runtime is closed; make a new one"
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody takes commands: after `close`, and in a process forked from this one."""
+        return self._is_closed or not self.owner.is_here
 
     def put(self, command: Command) -> None:
         """Queue a command; after `close` it is answered with RuntimeClosedError at once."""
@@ -78,11 +85,13 @@ class Inbox:
         """
         if why is not None:
             self._why = f"the runtime is closed: its engine ended with {why!r}; make a new one"
-        self.is_closed = True
+        self._is_closed = True
         self._refuse_all()
 
     def closed_error(self) -> RuntimeClosedError:
         """The error of asking a runtime that is closed; it says why."""
+        if not self.owner.is_here:
+            return self.owner.error()
         return RuntimeClosedError(self._why)
 
     def _refuse_all(self) -> None:

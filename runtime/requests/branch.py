@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from radixlang.errors import ParameterError, StateClosedError
-from radixlang.protocol import Generation, OptionScore, Reply, check_next_in
+from radixlang.protocol import Generation, OptionScore, check_next_in
+from radixlang.reply import Reply
 from radixlang.runtime.cache.lease import Lease
 from radixlang.runtime.cache.radix_tree import Namespace
 from radixlang.runtime.scheduling.sequence import TokenIds

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -281,6 +284,33 @@ def test_a_generation_that_is_stopped_before_it_begins_is_empty(backend: Any, br
     assert (completion.text, completion.token_ids) == ("", ())
     assert completion.finish_reason == "stopped"
     assert third.result(TIMEOUT).token_ids
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_at_any_place_of_a_readers_calls_leaves_the_backend_working(
+    backend: Any, interrupted_at: Callable[[int, Callable[[], Any]], bool]
+) -> None:
+    params = SamplingParams(max_tokens=1, temperature=0.0, seed=1)
+
+    def ask(branch: Any) -> None:
+        branch.extend("Once upon a time")
+        generation = branch.generate(params)
+        generation.add_done_callback(lambda _: None)
+        branch.score([" there", " then"]).result(TIMEOUT)
+        branch.tokens().result(TIMEOUT)
+        assert generation.result(TIMEOUT) is not None
+        backend.audit()
+
+    for place in itertools.count(1):
+        branch, another = backend.new_branch(), backend.new_branch()
+        was_interrupted = interrupted_at(place, partial(ask, branch))
+        branch.cancel()
+        another.extend("Once upon a time")
+        assert another.generate(params).result(TIMEOUT) is not None
+        another.release()
+        if not was_interrupted:
+            break
+    assert place > 10
 
 
 def test_cancelled_branch_fails_what_is_queued(backend: Any) -> None:

@@ -122,6 +122,13 @@ def test_results_are_saved_and_resumed(fake: Make, tmp_path: Path) -> None:
     assert all(json.loads(line) for line in file.read_text().splitlines() if "torn" not in line)
 
 
+@pytest.mark.parametrize("name", ["max_workers", "max_in_flight"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True])
+def test_a_batch_without_room_is_refused(fake: Make, name: str, value: Any) -> None:
+    with pytest.raises(ParameterError, match=f"{name} must be an integer of at least 1"):
+        echo.run_batch([{"q": "x"}], runtime=fake(), **{name: value})
+
+
 def test_async_rows(fake: Make) -> None:
     @function
     async def program(s: State, q: str) -> None:
