@@ -334,7 +334,7 @@ STANDARD: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (ipaddress.IPv6Address, st.ip_addresses(v=6)),
     (ipaddress.IPv4Network, st.builds(lambda a, n: ipaddress.ip_network((a, n), strict=False),
                                       st.ip_addresses(v=4), st.integers(0, 32))),
-    (bytes, st.text().map(str.encode)),
+    (bytes, st.text(st.characters(exclude_characters="\x7f", codec="utf-8")).map(str.encode)),
 ]  # fmt: skip
 
 
