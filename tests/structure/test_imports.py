@@ -13,14 +13,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # what the runtime may know of the language: the seam, how a bar looks, where files are kept
 SEAM = {
-    "protocol",
-    "sampling_params",
-    "errors",
-    "constraints",
-    "progress",
     "cache_dir",
-    "user_code",
+    "constraints",
+    "errors",
+    "process_owner",
+    "progress",
+    "protocol",
+    "reply",
+    "sampling_params",
     "suggestions",
+    "user_code",
 }
 HEAVY = {"torch", "triton", "transformers", "tokenizers", "llguidance", "gguf"}
 
