@@ -235,14 +235,16 @@ class FakeBackend:
         reason = _check_constraint(constraint, kept, reason)
         cached = self._trie(namespace).insert(prompt)
         ids = self.codec.encode_run([kept], at_start=False)
+        deltas = self._deltas(kept)
         usage = Usage(
             num_prompt_tokens=len(prompt), num_cached_tokens=cached,
             num_computed_tokens=len(prompt) - cached, num_generated_tokens=len(ids),
-            time_to_first_token_s=self.delay, total_s=time.monotonic() - started,
+            time_to_first_token_s=self.delay,
+            total_s=self.delay * len(deltas) + time.monotonic() - started,
         )  # fmt: skip
         logprobs = fake_branch.fake_logprobs(prompt, ids, params)
         completion = Completion(kept, tuple(ids), reason, stop, logprobs, usage)
-        return Plan(self._deltas(kept), completion, None, constraint)
+        return Plan(deltas, completion, None, constraint)
 
     def cut_short(self, plan: Plan) -> None:
         """Let a plan end with what it has pushed: its owner has stopped it."""

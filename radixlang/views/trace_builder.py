@@ -204,8 +204,11 @@ class _Builder:
         start = max(cell.posted_s - zero, place.ready_s)
         end = (cell.ended_s or self.now_s) - zero
         value.start_s, value.end_s = start, max(start, end)
-        if value.usage is not None and value.usage.time_to_first_token_s:
-            first = cell.posted_s - zero + value.usage.time_to_first_token_s
+        usage = value.usage
+        if (
+            usage is not None and usage.time_to_first_token_s
+        ):  # counted from the backend's own start
+            first = end - usage.total_s + usage.time_to_first_token_s
             value.first_s = first if start < first <= value.end_s else None
         place.ready_s = value.end_s
 

@@ -105,9 +105,7 @@ class _Drawing:
                 case Merge():
                     yield _merge(step)
                 case Nested():
-                    yield f'<div class="split call" title="{escape(step.location)}">'
-                    yield step.lane
-                    yield "</div>"
+                    yield from _call(step)
         yield self._end(lane)
         yield "</div>"
 
@@ -233,6 +231,13 @@ def _split(split: Split) -> Iterator[str | Lane]:
     if split.joined is not None:
         yield f'<div class="join" title="{escape(split.joined.location)}">'
         yield f"{escape(split.joined.how)}</div>"
+    yield "</div>"
+
+
+def _call(call: Nested) -> Iterator[str | Lane]:
+    yield f'<div class="split call"><div class="fork" title="{escape(call.location)}">'
+    yield f"calls {escape(call.program)} ({call.scope})</div>"
+    yield call.lane
     yield "</div>"
 
 

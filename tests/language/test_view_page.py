@@ -15,6 +15,7 @@ import pytest
 
 from radixlang import State, assistant, function, gen, select, user
 from radixlang.errors import RequestError
+from radixlang.views.trace_builder import trace_of
 
 Make = Callable[..., Any]
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -207,6 +208,23 @@ def test_branches_are_inside_the_fork_where_they_left(fake: Make) -> None:
     assert page.index('id="b2"') < page.index("joined as idea</div>") < page.index("and on")
 
 
+def test_nested_programs_are_inside_the_step_that_called_them(fake: Make) -> None:
+    @function
+    def inner(s: State) -> None:
+        s += "inside" + gen("y")
+
+    @function
+    def outer(s: State) -> None:
+        s += "before"
+        s.call(inner, scope="isolate")
+        s += "after"
+
+    page = outer(runtime=fake(["fine"])).to_html()
+    places = [page.index(f">{text}<") for text in ("before", "calls inner (isolate)", "inside",
+                                                   "after")]  # fmt: skip
+    assert places == sorted(places)
+
+
 def test_nested_branches_have_names_of_their_own(fake: Make) -> None:
     page = page_of(fake, width=2, depth=2)
     labels = re.findall(r"<summary><b>([^<]*)</b>", page)
@@ -312,6 +330,24 @@ def test_timeline_has_a_bar_for_every_value_in_order(fake: Make) -> None:
     assert lefts[0] == 0.0
     assert lefts[0] <= lefts[1] <= lefts[2]
     assert all(0 <= left <= 100 for left in lefts)
+
+
+def test_first_tokens_lie_inside_their_generations(fake: Make) -> None:
+    @function
+    def program(s: State) -> None:
+        s += gen("a")
+        for branch in s.fork(2):
+            branch += gen("b")
+
+    state = program(runtime=fake(lambda p, q: "an answer of some length", delay=0.002))
+    values = [value for _, value in trace_of(state._run()).values()]
+    assert len(values) == 3
+    for value in values:
+        assert value.first_s is not None
+        assert value.start_s < value.first_s < value.end_s  # type: ignore[operator]
+    page = state.to_html()
+    assert page.count("<span>first token ") == 3
+    assert len(re.findall(r"--wait:[1-9]\d?%", page)) == 3
 
 
 # ---- in a notebook
