@@ -7,9 +7,20 @@ import re
 from radixlang.errors import InvalidConstraintError
 
 _TOKEN = re.compile(
-    r"\\.|\(\?(?:P?<[A-Za-z_]\w*>|[:=!]|<[=!]|[^)]*)|\[\[:|&&|--|~~|\[|\]|.", re.DOTALL
+    r"\\.|\(\?(?:P?<[A-Za-z_]\w*>|[:=!]|<[=!]|[^)]*)|\[\[:|&&|--|~~|\[\^?|\]|.", re.DOTALL
 )
-_ANCHORS = {r"\A": "^", r"\z": "$", r"\Z": "$"}
+# what the two call digits, words and blanks: Rust goes by Unicode, ECMA 262 by ASCII
+_WORDS = r"\w\p{L}\p{M}\p{N}\p{Pc}\u200c\u200dⒶ-ⓩ🄰-🅉🅐-🅩🅰-🆉"
+_BLANKS = r"\t-\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+# beside a word's edge stands ASCII, on which the two agree, or nothing: exact sets take seconds
+_EDGE = "[\\w\u0080-\U0010ffff]"
+_BOUNDARY = rf"(?:(?<!{_EDGE})(?=\w)|(?<=\w)(?!{_EDGE}))"
+_OUTSIDE = {
+    r"\A": "^", r"\z": "$", r"\Z": "$", r"\b": _BOUNDARY,
+    r"\D": r"[^\p{Nd}]", r"\W": f"[^{_WORDS}]", r"\S": r"[^\s\u0085]", r"\s": f"[{_BLANKS}]",
+}  # fmt: skip
+_IN_CLASS = {r"\s": _BLANKS}
+_IN_NEGATED_CLASS = {r"\d": r"\p{Nd}", r"\w": _WORDS, r"\s": r"\s\u0085"}
 
 
 def ecma_pattern(pattern: str) -> str:
@@ -18,27 +29,25 @@ def ecma_pattern(pattern: str) -> str:
     Raises:
         InvalidConstraintError: it uses something that the two read differently.
     """
-    found, in_class = [], False
+    found, names = [], _OUTSIDE
     for token in _TOKEN.findall(pattern):
-        if in_class and token in ("[", "[[:", "&&", "--", "~~"):
+        in_class = names is not _OUTSIDE
+        if in_class and token in ("[", "[^", "[[:", "&&", "--", "~~"):
             raise _refusal(pattern, token)
-        if token == "[[:" or (token.startswith("(?") and not in_class and not _is_shared(token)):
+        if not in_class and (token in ("[[:", r"\B") or not _is_shared(token)):
             raise _refusal(pattern, token)
-        if token in ("[", "]"):
-            in_class = token == "["
-        found.append(_translated(token, in_class))
+        found.append(names.get(token, token if in_class else token.replace("(?P<", "(?<")))
+        if token in ("[", "[^"):
+            names = _IN_CLASS if token == "[" else _IN_NEGATED_CLASS
+        elif token == "]":
+            names = _OUTSIDE
     return "".join(found)
 
 
 def _is_shared(token: str) -> bool:
-    """Whether both know this kind of group."""
-    return re.fullmatch(r"\(\?(?:[:=!]|<[=!]|P?<[A-Za-z_]\w*>)", token) is not None
-
-
-def _translated(token: str, in_class: bool) -> str:
-    if in_class:
-        return token
-    return _ANCHORS.get(token, token.replace("(?P<", "(?<"))
+    """Whether both know it, where it opens a group with a question mark."""
+    group = r"\(\?(?:[:=!]|<[=!]|P?<[A-Za-z_]\w*>)"
+    return not token.startswith("(?") or re.fullmatch(group, token) is not None
 
 
 def _refusal(pattern: str, token: str) -> InvalidConstraintError:

@@ -208,6 +208,29 @@ def test_anchors_and_names_of_groups_are_written_as_in_json_schema(
     assert ecma_pattern(pattern) == expected
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [r"^\D$", r"^\W$", r"^\S$", r"^\s$", r"^\d$", r"^\w$", r"^[^\d]$", r"^[^\w]$", r"^[^\s]$",
+     r"^[\s]$", r"^[\s\S]$", r"^.$", r"^.?\ba", r"a\b"],
+)  # fmt: skip
+def test_a_pattern_accepts_what_pydantic_reads(pattern: str) -> None:
+    kind = Annotated[str, Field(pattern=pattern)]
+    adapter, schema = pydantic.TypeAdapter(kind), JsonSchema.of(kind)
+    texts = [
+        *"a- 5\u0663\xe9\x85\ufeff\xa0\u2028Ⓐé😨",
+        "éa",
+        "-a",
+        "aé",
+        "a-",
+        "ba",
+        "ab",
+        "\u200ca",
+    ]
+    accepted = [text for text in texts if match(schema, json.dumps(text, ensure_ascii=False))]
+    assert accepted
+    assert [adapter.validate_python(text) for text in accepted] == accepted
+
+
 @pytest.mark.parametrize("pattern", ["[a-z&&[^b]]", "[[:alpha:]]", "(?x) a", "[a[b]]", "[a--b]"])
 def test_a_pattern_that_json_schema_reads_differently_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidConstraintError, match="which JSON Schema's patterns do not"):
