@@ -102,7 +102,9 @@ def token_spans(cell: Cell, backend: Any) -> list[Span]:
 
 def odds(choice: Choice) -> str:
     """The likeliest options of a select with their probabilities, a line each."""
-    ranked = sorted(zip(choice.probabilities, choice.options, strict=True), reverse=True)
+    ranked = sorted(
+        zip(choice.probabilities, choice.options, strict=True), key=lambda each: -each[0]
+    )
     return "\n".join(f"{share:.1%} {option!r}" for share, option in ranked[:_MOST_ALTERNATIVES])
 
 
