@@ -118,7 +118,7 @@ def _checksum(rows: Int8Rows) -> str:
     total = 0
     for tensor in rows:
         total = zlib.crc32(f"{tuple(tensor.shape)} {tensor.dtype}".encode(), total)
-        total = zlib.crc32(memoryview(tensor.contiguous().view(torch.uint8).numpy()), total)
+        total = zlib.crc32(tensor.contiguous().view(torch.uint8).numpy().data, total)
     return f"{total:08x}"
 
 
