@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 from radixlang import function, gen
-from radixlang.program.state import State
 from radixlang.sampling_params import SamplingParams
+from radixlang.state.state import State
 from radixlang.testing.fake_backend import FakeBackend
 
 COUNT = 2000

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from radixlang import hooks
+
 if TYPE_CHECKING:
     from radixlang.constraints.specs import (
         Capture,
@@ -50,12 +52,20 @@ if TYPE_CHECKING:
         ValueParseError,
     )
     from radixlang.execution.branch_run import Choice
-    from radixlang.execution.listeners import on_run
     from radixlang.explain.explanation import Explanation
     from radixlang.explain.savings import Savings, savings
     from radixlang.graph.nodes import Graph
     from radixlang.program.compiled import CompiledProgram
-    from radixlang.program.expressions import (
+    from radixlang.program.program import Program, function
+    from radixlang.program.strategies import beam, best_of, majority, mean_logprob, retry
+    from radixlang.program.tools import ToolBox
+    from radixlang.protocol import Completion, Markup, Message, OptionScore, TokenLogprob, Usage
+    from radixlang.records.checkpoint import resume, take_checkpoint
+    from radixlang.records.replay import save_replay, verify_replay
+    from radixlang.records.result import Result
+    from radixlang.runtime.runtime import Runtime
+    from radixlang.sampling_params import SamplingParams
+    from radixlang.state.expressions import (
         assistant,
         assistant_begin,
         assistant_end,
@@ -69,17 +79,9 @@ if TYPE_CHECKING:
         user_begin,
         user_end,
     )
-    from radixlang.program.groups import ForkGroup
-    from radixlang.program.program import Program, function
-    from radixlang.program.state import State
-    from radixlang.program.strategies import beam, best_of, majority, mean_logprob, retry
-    from radixlang.program.tools import ToolBox
-    from radixlang.protocol import Completion, Markup, Message, OptionScore, TokenLogprob, Usage
-    from radixlang.records.checkpoint import resume, take_checkpoint
-    from radixlang.records.replay import save_replay, verify_replay
-    from radixlang.records.result import Result
-    from radixlang.runtime.runtime import Runtime
-    from radixlang.sampling_params import SamplingParams
+    from radixlang.state.groups import ForkGroup
+    from radixlang.state.listeners import on_run
+    from radixlang.state.state import State
     from radixlang.templates.loading import load_template, template
 
     __version__: str
@@ -97,12 +99,12 @@ _HOMES = {
     "NeedsValueError NumericalError ParameterError PoolExhaustedError ProgramError "
     "PromptTooLongError RadixlangError RequestError RuntimeClosedError ScriptError "
     "StateClosedError TemplateError UnsupportedConstraintError ValueParseError",
-    "execution.listeners": "on_run",
+    "state.listeners": "on_run",
     "explain.explanation": "Explanation",
-    "program.expressions": "assistant assistant_begin assistant_end gen role select system "
+    "state.expressions": "assistant assistant_begin assistant_end gen role select system "
     "system_begin system_end user user_begin user_end",
     "graph.nodes": "Graph",
-    "program.groups": "ForkGroup",
+    "state.groups": "ForkGroup",
     "program.strategies": "beam best_of majority mean_logprob retry",
     "sampling_params": "SamplingParams",
     "program.program": "Program function",
@@ -110,10 +112,14 @@ _HOMES = {
     "records.replay": "save_replay verify_replay",
     "explain.savings": "Savings savings",
     "runtime.runtime": "Runtime",
-    "program.state": "State",
+    "state.state": "State",
     "templates.loading": "load_template template",
     "program.tools": "ToolBox",
 }
+hooks.bind(
+    explain_graph="radixlang.explain.explanation",
+    match_text="radixlang.runtime.constraints.matcher",
+)
 _HOME = {name: f"radixlang.{home}" for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [

@@ -16,15 +16,15 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from radixlang.errors import ParameterError
-from radixlang.execution.branch_run import Cell, Turn, piece_text
-from radixlang.execution.listeners import Subscription, on_run
+from radixlang.execution.branch_run import Cell, TurnMark, piece_text
 from radixlang.execution.run import Run
 from radixlang.protocol import Markup, Message
+from radixlang.state.listeners import Subscription, on_run
 from radixlang.views.trace import Failure, Lane, Trace, Value
 from radixlang.views.trace_builder import trace_of
 
 if TYPE_CHECKING:
-    from radixlang.program.state import State
+    from radixlang.state.state import State
 
 _PROVIDER = "radixlang"
 _PARAMETERS = {
@@ -181,7 +181,7 @@ def _prompt_of(run: Run, lane: Lane, value: Value) -> list[Message]:
     for piece in run.streams[lane.id].history():
         if isinstance(piece, Cell) and piece is own:
             break
-        if isinstance(piece, Turn):
+        if isinstance(piece, TurnMark):
             found += _message(role, texts)
             role, texts = (piece.role if piece.begins else "user"), []
         elif not isinstance(piece, Markup):

@@ -82,6 +82,19 @@ class Usage:
     total_s: float = 0.0
 
 
+def sum_usage(usages: Sequence[Usage]) -> Usage:
+    """Sums of tokens; the earliest first token; the longest time."""
+    return Usage(
+        num_prompt_tokens=sum(usage.num_prompt_tokens for usage in usages),
+        num_cached_tokens=sum(usage.num_cached_tokens for usage in usages),
+        num_computed_tokens=sum(usage.num_computed_tokens for usage in usages),
+        num_generated_tokens=sum(usage.num_generated_tokens for usage in usages),
+        num_forced_tokens=sum(usage.num_forced_tokens for usage in usages),
+        time_to_first_token_s=min((usage.time_to_first_token_s for usage in usages), default=0.0),
+        total_s=max((usage.total_s for usage in usages), default=0.0),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Completion:
     """A finished generation.

@@ -10,8 +10,9 @@ from typing import Any
 
 from radixlang.cli._runtime import opened_runtime
 from radixlang.errors import ParameterError
-from radixlang.explain.savings import bytes_text, savings
+from radixlang.explain.savings import savings
 from radixlang.sampling_params import SamplingParams
+from radixlang.units import bytes_text
 
 _WORDS = "The river runs past the old mill and the garden where the children read. "
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import radixlang
 from radixlang.cli._runtime import diagnose, find_model
 from radixlang.errors import RadixlangError
-from radixlang.explain.savings import bytes_text
+from radixlang.units import bytes_text
 
 _OPTIONAL = {
     "opentelemetry-sdk": "runs as spans of OpenTelemetry",

@@ -16,11 +16,11 @@ from radixlang.cli._runtime import (
 )
 from radixlang.cli.programs import load_program, own_errors, read_text, settings
 from radixlang.errors import ParameterError
-from radixlang.explain.savings import bytes_text
 from radixlang.graph.nodes import RoleBegin, RoleEnd, Text
 from radixlang.graph.passes import constant_prefix
 from radixlang.program.program import Program
-from radixlang.program.state import State
+from radixlang.state.state import State
+from radixlang.units import bytes_text
 
 _SUFFIX = ".prefix"
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from radixlang.errors import ParameterError, ProgramError, RadixlangError
 from radixlang.program.program import Program
-from radixlang.program.state import State
+from radixlang.state.state import State
 
 _MODULE = "radixlang_program_"  # never __main__: what a file does as a script is not run
 

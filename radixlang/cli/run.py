@@ -22,10 +22,10 @@ from radixlang.constraints.typed_values import to_json
 from radixlang.errors import ParameterError
 from radixlang.explain.savings import savings
 from radixlang.program.program import Program
-from radixlang.program.state import State
 from radixlang.progress import row_bar
 from radixlang.records.json_text import dump_json, json_lines
 from radixlang.records.result import Result
+from radixlang.state.state import State
 from radixlang.views.spans import printable
 
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from radixlang.errors import ParameterError
-from radixlang.execution.listeners import on_run
-from radixlang.program.state import State
+from radixlang.state.listeners import on_run
+from radixlang.state.state import State
 from radixlang.views.live import LiveView, follow
 
 _LIVE_S = 1.0  # a live page is written again so often

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 from radixlang.errors import InvalidConstraintError, ParameterError
+from radixlang.hooks import hook
 
 Finish: TypeAlias = Literal["error", "close"]
 
@@ -265,11 +266,7 @@ def match(constraint: Any, text: str) -> Match:
     """
     if not isinstance(text, str):
         raise InvalidConstraintError(f"match reads a string, got {text!r:.60}")
-    from radixlang.runtime.constraints.matcher import (
-        match_text,  # loads the engine of masks, no torch
-    )
-
-    found: Match = match_text(as_constraint(constraint), text)
+    found: Match = hook("match_text")(as_constraint(constraint), text)
     return found
 
 

@@ -5,8 +5,8 @@ It knows the protocol of `radixlang.protocol`. It knows no engine, no tensor and
 
 __all__ = [
     "branch_run",
+    "chat_format",
     "fork_handlers",
-    "listeners",
     "mailbox",
     "node_handlers",
     "option_scorers",
@@ -14,7 +14,6 @@ __all__ = [
     "recorder",
     "run",
     "run_loop",
-    "streaming",
     "timers",
     "token_budget",
 ]

@@ -113,14 +113,14 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TurnMark:
     """Marks in a stream's pieces where a turn opens (`begins`) or closes."""
 
     role: str
     begins: bool
 
 
-Piece = Any  # str | Markup | Cell | Turn
+Piece = Any  # str | Markup | Cell | TurnMark
 
 
 class Stream:
@@ -199,7 +199,7 @@ class Stream:
         role: str | None = None
         content: list[str] = []
         for piece in self.history():
-            if isinstance(piece, Turn):
+            if isinstance(piece, TurnMark):
                 if role is not None:
                     found.append(Message(role, "".join(content)))
                 role, content = (piece.role if piece.begins else None), []

@@ -11,9 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from radixlang.errors import BudgetError
-from radixlang.execution.branch_run import Cell, Stream, Turn
+from radixlang.execution.branch_run import Cell, Stream, TurnMark
 from radixlang.execution.fork_handlers import handle_adopt, handle_call, handle_fork, handle_join
-from radixlang.execution.option_scorers import choose, needs_unconditional, scores_of
+from radixlang.execution.option_scorers import (
+    check_option_texts,
+    choose,
+    needs_unconditional,
+    scores_of,
+)
 from radixlang.execution.prompt_parts import argument, branch_of, emit, resolve_parts
 from radixlang.graph.nodes import (
     Adopt,
@@ -58,13 +63,13 @@ def handle_role_begin(run: Run, stream: Stream, node: RoleBegin) -> bool:
     if text:
         emit(stream, Markup(text))
     stream.roles += (node.role,)
-    stream.pieces.append(Turn(node.role, True))
+    stream.pieces.append(TurnMark(node.role, True))
     return True
 
 
 def handle_role_end(run: Run, stream: Stream, node: RoleEnd) -> bool:
     """Write the closing of a turn."""
-    stream.pieces.append(Turn(node.role, False))
+    stream.pieces.append(TurnMark(node.role, False))
     text = run.chat.close(stream.roles)
     if text:
         emit(stream, Markup(text))
@@ -209,10 +214,8 @@ def handle_select(run: Run, stream: Stream, node: Select) -> bool:
 
 def _options(run: Run, stream: Stream, node: Select) -> list[str] | None:
     if isinstance(node.options, Arg):
-        from radixlang.program.expressions import check_options
-
         given = list(argument(run, node.options.name))
-        check_options(given)
+        check_option_texts(given)
         return given
     texts: list[str] = []
     for option in node.options:

@@ -28,6 +28,18 @@ def check_scorer(scorer: Any) -> None:
     raise ParameterError(f"unknown scorer {scorer!r}; {hint}")
 
 
+def check_option_texts(options: Sequence[object]) -> None:
+    """Raise a ParameterError unless the options are texts, not empty and all different."""
+    if not options:
+        raise ParameterError("select needs at least one option, got none")
+    for option in options:
+        if not isinstance(option, str) or not option:
+            raise ParameterError(f"an option must be a string that is not empty, got {option!r}")
+    if len(set(options)) != len(options):
+        twice = next(text for text in options if options.count(text) > 1)
+        raise ParameterError(f"the option {twice!r} is listed twice")
+
+
 def needs_unconditional(scorer: Any) -> bool:
     """Whether the scorer also wants the options scored without the prompt."""
     return bool(scorer == "unconditional_likelihood_normalized")

@@ -15,12 +15,12 @@ import threading
 from types import FrameType
 from typing import Any, NoReturn
 
-from radixlang.errors import NeedsValueError, ParameterError, refuse_pickling
+from radixlang.errors import ParameterError, refuse_pickling
 from radixlang.graph.nodes import Arg, Block, Graph, Location, Node, Part, Ref
 from radixlang.protocol import Markup
 
 _OPEN, _CLOSE = "\ue000", "\ue001"
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _inside: dict[str, bool] = {}
 _locations: dict[tuple[str, int], Location] = {}
 
@@ -32,7 +32,7 @@ def caller_location() -> Location:
         file = frame.f_code.co_filename
         inside = _inside.get(file)
         if inside is None:
-            inside = _inside[file] = os.path.abspath(file).startswith(_PACKAGE)
+            inside = _inside[file] = os.path.abspath(file).startswith(PACKAGE_FOLDER)
         if not inside:
             key = (file, frame.f_lineno)
             found = _locations.get(key)
@@ -113,64 +113,3 @@ class Recorder:
     def read(self, block: Block, ref: Ref) -> Any:
         """The value at ref, as Python in the program sees it."""
         raise NotImplementedError
-
-    def defer(self, part: Ref | Arg) -> Placeholder:
-        """A stand-in that interpolates the value once it is there."""
-        return Placeholder(self, part)
-
-
-class Placeholder:
-    """A value that is not known yet. It interpolates in f-strings and concatenates with +;
-    whatever needs the value itself (comparison, len, iteration, int…) raises NeedsValueError.
-    """
-
-    __slots__ = ("part", "recorder")
-
-    def __init__(self, recorder: Recorder, part: Ref | Arg) -> None:
-        self.recorder = recorder
-        self.part = part
-
-    def __format__(self, spec: str) -> str:
-        part = self.part
-        if isinstance(part, Ref):
-            return self.recorder.mark(Ref(part.block, part.slot, part.name, spec))
-        return self.recorder.mark(Arg(part.name, spec))
-
-    def __add__(self, other: Any) -> Any:
-        from radixlang.program.expressions import as_expr
-
-        return as_expr(self) + other
-
-    def __radd__(self, other: Any) -> Any:
-        from radixlang.program.expressions import as_expr
-
-        return as_expr(other) + as_expr(self)
-
-    def __repr__(self) -> str:
-        kind = "generated value" if isinstance(self.part, Ref) else "argument"
-        return f"<{kind} {self.part.name!r}, not known yet>"
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__") and name.endswith("__"):
-            raise AttributeError(name)
-        self._need(f"attribute {name!r}")
-
-    def _need(self, what: str = "its value") -> NoReturn:
-        raise NeedsValueError(f"{what} of {self!r} was asked for")
-
-
-def _needs(name: str) -> Any:
-    def method(self: Placeholder, *_: Any, **__: Any) -> NoReturn:
-        self._need(name)
-
-    method.__name__ = name
-    return method
-
-
-_REFUSED = """
-    eq ne lt le gt ge hash bool len iter contains getitem int float index str bytes complex mul rmul
-    sub rsub truediv rtruediv floordiv rfloordiv mod rmod pow rpow neg pos abs round and or xor call
-    next enter fspath
-"""
-for _name in _REFUSED.split():
-    setattr(Placeholder, f"__{_name}__", _needs(f"__{_name}__"))

@@ -17,13 +17,13 @@ from typing import Any
 
 from radixlang.errors import CancelledError, DeadlineError, StateClosedError
 from radixlang.execution.branch_run import Cell, Stream
+from radixlang.execution.chat_format import ChatFormat
 from radixlang.execution.node_handlers import follow
 from radixlang.execution.run_loop import Driver
 from radixlang.execution.timers import deadlines
 from radixlang.execution.token_budget import Budget
 from radixlang.graph.next_use import FutureUse, Place
 from radixlang.graph.nodes import Block, Dynamic, Gen, Graph, Node, Ref
-from radixlang.program.chat import ChatFormat
 from radixlang.protocol import Backend
 from radixlang.sampling_params import SamplingParams
 

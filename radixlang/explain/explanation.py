@@ -35,8 +35,7 @@ from radixlang.testing.fake_branch import Plan
 from radixlang.testing.fake_tokens import TextCodec
 
 if TYPE_CHECKING:
-    from radixlang.program.program import Program
-    from radixlang.program.state import State
+    from radixlang.state.state import State
 
 _FIRST_MADE_UP = 1 << 40  # token ids that no tokenizer gives
 _BYTES_PER_TOKEN = 4  # of English text; only without a tokenizer
@@ -124,7 +123,7 @@ class Explanation:
         )
 
     def _repr_html_(self) -> str:
-        from radixlang.views.cells import explanation_to_cell
+        from radixlang.explain.cells import explanation_to_cell
 
         return explanation_to_cell(self)
 
@@ -157,14 +156,6 @@ class Comparison:
     def is_equal(self) -> bool:
         """Whether every count is as predicted."""
         return self.predicted == self.measured
-
-
-def explain(
-    program: Program, tokenizer: Any = None, *, lengths: Mapping[str, int] | None = None,
-    **arguments: Any,
-) -> Explanation:  # fmt: skip
-    """Predict the cost of `program.run(**arguments)`; see `explain_graph`."""
-    return explain_graph(program.trace(**arguments), tokenizer, lengths=lengths)
 
 
 def explain_graph(

@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from radixlang.units import bytes_text
+
 
 @dataclass(frozen=True, slots=True)
 class Savings:
@@ -68,7 +70,7 @@ class Savings:
         )
 
     def _repr_html_(self) -> str:
-        from radixlang.views.cells import savings_to_cell
+        from radixlang.explain.cells import savings_to_cell
 
         return savings_to_cell(self)
 
@@ -115,16 +117,6 @@ def savings(
         kv_bytes_unshared=round(num_unshared * per_token),
         tree=_cut(runtime.tree_text(max_text=max_text), max_lines) if tree else "",
     )
-
-
-def bytes_text(num_bytes: float) -> str:
-    """A number of bytes for reading: 1.5 kB, 20.3 MB (powers of 1,000)."""
-    size = float(num_bytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
-        size /= 1000
-    raise AssertionError("the loop returns")
 
 
 def _cut(drawing: str, max_lines: int) -> str:

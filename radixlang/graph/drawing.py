@@ -23,6 +23,7 @@ from radixlang.graph.nodes import (
     Select,
     Text,
 )
+from radixlang.notebook_cells import cell
 
 _WIDTH = 60
 _COLORS = {
@@ -136,3 +137,13 @@ def graph_to_svg(graph: Graph) -> str:
         f'font-family="monospace" font-size="13" role="img" '
         f'aria-label="graph of program {escape(graph.name)}">{"".join(shapes)}</svg>'
     )
+
+
+def graph_to_cell(graph: Graph) -> str:
+    """The graph as nested rows, a line a node."""
+    rows = "".join(
+        f'<div class="node {row.kind}" style="margin-left:{1.5 * row.depth:g}em" '
+        f'title="{escape(row.location)}">{escape(row.label)}</div>'
+        for row in rows_of(graph)
+    )
+    return cell(f"<b>{escape(graph.name)}</b>{rows}")

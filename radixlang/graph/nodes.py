@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from radixlang.errors import ParameterError
+from radixlang.hooks import hook
 from radixlang.sampling_params import SamplingParams
 
 Scope = Literal["inline", "vanish", "isolate"]
@@ -280,9 +281,7 @@ class Graph:
 
     def explain(self, tokenizer: Any = None, **options: Any) -> Any:
         """Predict tokens by edge, shared against unique; see `radixlang.explain.explanation`."""
-        from radixlang.explain.explanation import explain_graph
-
-        return explain_graph(self, tokenizer, **options)
+        return hook("explain_graph")(self, tokenizer, **options)
 
     def show(self) -> str:
         """The graph as an indented text tree."""
@@ -309,7 +308,7 @@ class Graph:
         return f"<graph of {self.name}: {number:,} nodes in {len(self.blocks):,} blocks{opened}>"
 
     def _repr_html_(self) -> str:
-        from radixlang.views.cells import graph_to_cell
+        from radixlang.graph.drawing import graph_to_cell
 
         return graph_to_cell(self)
 

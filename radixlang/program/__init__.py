@@ -1,21 +1,12 @@
-"""What a user writes: programs, their states, what states append, and turns of a conversation.
+"""Programs: functions whose first parameter is their state, called, batched, traced and compiled.
 
-It records into `radixlang.graph` and starts runs of `radixlang.execution`. It knows no backend,
-no token and no memory.
+Here the parts come together: states, runs, records and explanations. It knows no engine.
 """
 
 __all__ = [
-    "chat",
     "compiled",
-    "expressions",
-    "groups",
+    "launching",
     "program",
-    "role_context",
-    "state",
-    "state_values",
-    "state_views",
     "strategies",
     "tools",
-    "tracing",
-    "variables",
 ]

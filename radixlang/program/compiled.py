@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from radixlang.default_runtime import get_default_runtime
 from radixlang.errors import NeedsValueError, ParameterError
-from radixlang.execution.listeners import tell, tell_end
 from radixlang.execution.run import Run, RunOptions
 from radixlang.graph.next_use import future_uses
 from radixlang.graph.nodes import Block, Gen, Graph, Join, Ref, Select
 from radixlang.graph.passes import hoist_shared_prefix, merge_text
-from radixlang.program.groups import Joined
-from radixlang.program.state import State
 from radixlang.protocol import Backend
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams
+from radixlang.state.groups import Joined
+from radixlang.state.listeners import tell, tell_end
+from radixlang.state.state import State
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, TypeVar, 
 
 if TYPE_CHECKING:
     from radixlang.program.program import Program
-    from radixlang.program.state import State
     from radixlang.protocol import Backend
+    from radixlang.state.state import State
 
 P = ParamSpec("P")
 R = TypeVar("R")

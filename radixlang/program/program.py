@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, overload
 
 from radixlang.default_runtime import get_default_runtime
 from radixlang.errors import ParameterError, StateClosedError, refuse_pickling
-from radixlang.execution.listeners import tell, tell_end, told
 from radixlang.execution.mailbox import running_loop
 from radixlang.execution.recorder import Recorder
 from radixlang.execution.run import Run, RunOptions
-from radixlang.execution.streaming import ProgramStream
 from radixlang.graph.nodes import Arg, Graph
 from radixlang.keywords import RUN_NAMES, BatchKeywords, RunKeywords
 from radixlang.program.launching import launches
-from radixlang.program.state import State
-from radixlang.program.stream_state import StreamState
-from radixlang.program.tracing import Tracer, is_boundary, record_boundary
 from radixlang.protocol import Backend
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams
+from radixlang.state.items import Placeholder
+from radixlang.state.listeners import tell, tell_end, told
+from radixlang.state.state import State
+from radixlang.state.stream_state import StreamState
+from radixlang.state.streaming import ProgramStream
+from radixlang.state.tracing import Tracer, is_boundary, record_boundary
 from radixlang.suggestions import suggestion
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ class Program(Generic[P]):
         self, function: Callable[Concatenate[State, P], object], name: str | None = None,
         bound: Mapping[str, Any] | None = None, options: RunKeywords | None = None,
     ) -> None:  # fmt: skip
-        self.function: Callable[..., Any] = function
+        self.function = function
+        self._call: Callable[..., Any] = function
         self.name = name or str(getattr(function, "__name__", "program"))
         self.bound = dict(bound or {})
         self.options: RunKeywords = options or {}
@@ -206,18 +208,20 @@ class Program(Generic[P]):
         tracer = Tracer(self.name)
         state = State(tracer, tracer.blocks[0])
         try:
-            _drive(self.function, state, self.arguments(kwargs, tracer))
+            _drive(self._call, state, self.arguments(kwargs, tracer))
         except Exception as error:
             if not is_boundary(error):
                 raise
             record_boundary(tracer, tracer.blocks[0], error)
         return tracer.graph
 
-    def explain(self, tokenizer: Any = None, **kwargs: Any) -> Explanation:
-        """Predict tokens, sharing and memory; see `radixlang.explain.explanation.explain`."""
-        from radixlang.explain.explanation import explain
+    def explain(
+        self, tokenizer: Any = None, *, lengths: Mapping[str, int] | None = None, **kwargs: Any
+    ) -> Explanation:
+        """Predict tokens, sharing and memory; see `radixlang.explain.explanation.explain_graph`."""
+        from radixlang.explain.explanation import explain_graph
 
-        return explain(self, tokenizer, **kwargs)
+        return explain_graph(self.trace(**kwargs), tokenizer, lengths=lengths)
 
     def compile(self, **kwargs: Any) -> CompiledProgram:
         """The program as a graph, run without its Python; see `radixlang.program.compiled`."""
@@ -263,7 +267,7 @@ class Program(Generic[P]):
             elif tracer is None:
                 raise ParameterError(f"program {self.name!r} needs the argument {name!r}")
             else:
-                known[name] = tracer.defer(Arg(name))
+                known[name] = Placeholder(tracer, Arg(name))
         return known
 
     def launch(
@@ -294,7 +298,7 @@ class Program(Generic[P]):
     def execute(self, run: Run, state: State, arguments: Mapping[str, Any]) -> None:
         """Run the function once; whatever it raises ends the run and is raised again."""
         try:
-            state._result = self.function(state, **arguments)
+            state._result = self._call(state, **arguments)
             run.end_program()
         except BaseException as error:
             run.fail_from_program(error)
@@ -304,7 +308,7 @@ class Program(Generic[P]):
     async def _execute_async(self, run: Run, state: State, arguments: Mapping[str, Any]) -> None:
         run.loop = asyncio.get_running_loop()
         try:
-            state._result = await self.function(state, **arguments)
+            state._result = await self._call(state, **arguments)
             run.end_program()
         except BaseException as error:
             run.fail_from_program(error)
@@ -313,13 +317,13 @@ class Program(Generic[P]):
 
     def call_with(self, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run the function on a state of another program."""
-        return _drive(self.function, state, self._nested_arguments(state, args, kwargs))
+        return _drive(self._call, state, self._nested_arguments(state, args, kwargs))
 
     async def acall_with(
         self, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Like `call_with`; what the function awaits is awaited here."""
-        returned = self.function(state, **self._nested_arguments(state, args, kwargs))
+        returned = self._call(state, **self._nested_arguments(state, args, kwargs))
         return await returned if isinstance(returned, Awaitable) else returned
 
     def _nested_arguments(

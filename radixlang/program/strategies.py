@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeAlias
 
 from radixlang.errors import ParameterError, ProgramError
-from radixlang.program.expressions import Appendable
-from radixlang.program.state import State
+from radixlang.state.items import Appendable
+from radixlang.state.state import State
 
 Step: TypeAlias = "Appendable | Callable[[State], object]"  # a function appends to its branch
 Score: TypeAlias = Callable[[State], float]

@@ -11,27 +11,42 @@ import queue
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from radixlang.default_runtime import get_default_runtime
 from radixlang.errors import ParameterError, ProgramError, program_error
-from radixlang.execution.listeners import tell_end
 from radixlang.execution.run import node_seed
-from radixlang.program.state import State
 from radixlang.progress import row_bar
 from radixlang.protocol import Backend
 from radixlang.records.made_by import made_by
 from radixlang.records.result import Result
 from radixlang.records.result_file import ResultFile
 from radixlang.records.workers import Workers
+from radixlang.state.listeners import tell_end
+from radixlang.state.state import State
 
-if TYPE_CHECKING:
-    from radixlang.program.compiled import CompiledProgram
-    from radixlang.program.program import Program
+
+class Launchable(Protocol):
+    """What a batch runs: a program, or a compiled one."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    def launch(
+        self, row: Mapping[str, Any], finish: Callable[[State], None], **options: Any
+    ) -> State:
+        """Start a run and return at once; `finish(state)` is called once, when it has ended."""
+        ...
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Raise a ParameterError for an option that no run knows."""
+        ...
 
 
 def run_batch(
-    program: Program | CompiledProgram,
+    program: Launchable,
     rows: Iterable[Mapping[str, Any]],
     *,
     progress: bool | None = None,
@@ -51,7 +66,7 @@ def run_batch(
 
 
 def as_completed(
-    program: Program | CompiledProgram,
+    program: Launchable,
     rows: Iterable[Mapping[str, Any]],
     *,
     max_workers: int = 32,
@@ -102,7 +117,7 @@ def as_completed(
 
 class _Batch:
     def __init__(
-        self, program: Program | CompiledProgram, rows: list[dict[str, Any]], backend: Backend,
+        self, program: Launchable, rows: list[dict[str, Any]], backend: Backend,
         seed: int | None, options: Mapping[str, Any], max_in_flight: int,
     ) -> None:  # fmt: skip
         self.program, self.rows, self.backend = program, rows, backend

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from radixlang.constraints.typed_values import to_json
 from radixlang.default_runtime import get_default_runtime
-from radixlang.execution.branch_run import Cell, Stream, Turn, piece_text
+from radixlang.execution.branch_run import Cell, Stream, TurnMark, piece_text
 from radixlang.execution.prompt_parts import emit
 from radixlang.execution.run import Run, RunOptions
 from radixlang.graph.graph_json import check_version
-from radixlang.program.state import State
 from radixlang.protocol import Backend, Completion, Markup
 from radixlang.records.file_fields import check_fields
 from radixlang.records.namespaces import check_namespace
 from radixlang.records.typed_json import restored, types_of
 from radixlang.sampling_params import SamplingKeywords, SamplingParams
+from radixlang.state.state import State
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -59,7 +59,7 @@ def take_checkpoint(state: State) -> dict[str, Any]:
 
 
 def _piece(piece: Any) -> dict[str, Any]:
-    if isinstance(piece, Turn):
+    if isinstance(piece, TurnMark):
         return {"turn": piece.role, "begins": piece.begins}
     if isinstance(piece, Cell):
         if piece.completion is None:
@@ -123,7 +123,7 @@ def resume(
 def _refill(stream: Stream, data: Mapping[str, Any], same_model: bool) -> None:
     for piece in data["pieces"]:
         if "turn" in piece:
-            stream.pieces.append(Turn(piece["turn"], piece["begins"]))
+            stream.pieces.append(TurnMark(piece["turn"], piece["begins"]))
         elif "markup" in piece:
             emit(stream, Markup(piece["markup"]))
         elif same_model and "tokens" in piece:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from radixlang.constraints.typed_values import to_json
 from radixlang.errors import ParameterError
@@ -16,17 +16,16 @@ from radixlang.execution.branch_run import Cell, piece_text
 from radixlang.execution.run import Run
 from radixlang.graph.graph_json import check_version, node_to_json
 from radixlang.graph.nodes import Gen, Select
-from radixlang.program.state import State
 from radixlang.records.file_fields import check_fields
 from radixlang.records.json_text import dump_json
 from radixlang.records.namespaces import check_namespace
 from radixlang.records.typed_json import restored, types_of
+from radixlang.state.state import State
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from radixlang.keywords import RunKeywords
-    from radixlang.program.program import Program
 
 _KIND, _VERSION = "replay", 2
 _NODE = {"node": str, "location": str, "asks": str, "prompt": str}
@@ -59,6 +58,20 @@ class Replayed:
     difference: Difference | None
 
 
+class Runnable(Protocol):
+    """A program, as a replay needs it."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def run(self) -> Any:  # its signature is each program's own
+        """Run to the end and return the finished state."""
+        ...
+
+
 def save_replay(state: State, path: str | os.PathLike[str]) -> None:
     """Write a finished run: program, arguments, seed, and every node's prompt and outcome."""
     run = state._run()
@@ -79,7 +92,7 @@ def save_replay(state: State, path: str | os.PathLike[str]) -> None:
 
 
 def verify_replay(
-    program: Program, path: str | os.PathLike[str], **options: Unpack[RunKeywords]
+    program: Runnable, path: str | os.PathLike[str], **options: Unpack[RunKeywords]
 ) -> Replayed:
     """Run a program again with a file's arguments and seed, and compare node by node.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from radixlang.errors import ProgramError, StateClosedError
-from radixlang.program.state import State
+from radixlang.state.state import State
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from radixlang.errors import ParameterError, TemplateError
-from radixlang.program.groups import Joined
-from radixlang.program.state import State
+from radixlang.state.groups import Joined
+from radixlang.state.state import State
 
 Value = Callable[[State, "Environment"], Any]
 _TYPES: dict[str, Any] = {

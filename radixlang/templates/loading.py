@@ -25,7 +25,7 @@ from typing import Any
 from radixlang.errors import TemplateError
 from radixlang.keywords import RUN_NAMES
 from radixlang.program.program import Program
-from radixlang.program.state import State
+from radixlang.state.state import State
 from radixlang.templates.expressions import Environment, Source
 from radixlang.templates.statements import Step, build
 

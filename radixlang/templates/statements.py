@@ -9,8 +9,8 @@ from typing import Any
 
 from radixlang.errors import ParameterError
 from radixlang.graph.nodes import Location
-from radixlang.program.expressions import gen, role, select
-from radixlang.program.state import State
+from radixlang.state.expressions import gen, role, select
+from radixlang.state.state import State
 from radixlang.templates.expressions import Environment, Source, ValueBuilder, text_of
 
 Step = Callable[[State, "Environment"], None]

@@ -30,7 +30,6 @@ from radixlang.errors import (
     ScriptError,
     refuse_pickling,
 )
-from radixlang.explain.token_trie import TokenTrie
 from radixlang.protocol import (
     Branch,
     Completion,
@@ -45,6 +44,7 @@ from radixlang.testing import fake_branch
 from radixlang.testing.fake_branch import FakeBranch, Plan
 from radixlang.testing.fake_tokens import codec_of
 from radixlang.testing.fake_worker import Worker
+from radixlang.testing.token_trie import TokenTrie
 
 Answer = str | BaseException
 Answers = "Mapping[str, Answer] | Sequence[Answer] | Callable[[str, SamplingParams], Answer] | None"

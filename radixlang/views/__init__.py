@@ -4,7 +4,6 @@ They know a finished or running run. They change nothing in it.
 """
 
 __all__ = [
-    "cells",
     "live",
     "page",
     "spans",

@@ -14,8 +14,8 @@ from string import Template
 from typing import Any
 
 from radixlang.execution.run import Run
-from radixlang.explain.savings import bytes_text
-from radixlang.views.cells import cell
+from radixlang.notebook_cells import cell
+from radixlang.units import bytes_text
 from radixlang.views.timeline import timeline_html
 from radixlang.views.trace import Trace
 from radixlang.views.trace_builder import trace_of

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from radixlang.execution.branch_run import Cell, Stream, piece_text
-from radixlang.execution.branch_run import Turn as TurnMark
+from radixlang.execution.branch_run import Cell, Stream, TurnMark, piece_text
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Adopt, Block, Call, Fork, Gen, Join, Node, Select
 from radixlang.protocol import Markup

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from radixlang.program.state_values import sum_usage
+from radixlang.protocol import sum_usage
 from radixlang.views.spans import odds, printable
 from radixlang.views.trace import (
     Failure,

@@ -13,9 +13,9 @@ import pytest
 import radixlang
 from radixlang.graph import lints
 from radixlang.program import groups
-from radixlang.program.expressions import _GEN_NAMES
 from radixlang.program.program import RUN_NAMES
 from radixlang.records import batch
+from radixlang.state.expressions import _GEN_NAMES
 from radixlang.testing import fake_backend as testing
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

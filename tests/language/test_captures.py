@@ -11,7 +11,7 @@ import pytest
 from radixlang import function, gen
 from radixlang.constraints.specs import Capture, Choices, Regex, Sequence
 from radixlang.errors import ParameterError
-from radixlang.program.state import State
+from radixlang.state.state import State
 
 Make = Callable[..., Any]
 DATE = Sequence((Capture("year", Regex("[0-9]{4}")), "-", Capture("month", Choices(("01", "02")))))

@@ -9,8 +9,8 @@ import pytest
 
 from radixlang import assistant, function, gen, role
 from radixlang.errors import ParameterError, ProgramError
-from radixlang.program.state import State
 from radixlang.protocol import Markup, Message
+from radixlang.state.state import State
 from radixlang.testing import FakeBackend
 
 # Each in the form that the family's own template gives its turns.

@@ -19,9 +19,9 @@ from radixlang.errors import (
     StateClosedError,
 )
 from radixlang.execution.option_scorers import SCORERS
-from radixlang.program.state import State
 from radixlang.program.strategies import beam, best_of, majority, mean_logprob, retry
 from radixlang.program.tools import ToolBox
+from radixlang.state.state import State
 
 Make = Callable[..., Any]
 

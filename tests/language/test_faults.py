@@ -16,8 +16,8 @@ from radixlang.errors import (
     RequestError,
     StateClosedError,
 )
-from radixlang.program.state import State
 from radixlang.protocol import Message
+from radixlang.state.state import State
 
 Make = Callable[..., Any]
 BROKEN = RequestError("the model is on fire")

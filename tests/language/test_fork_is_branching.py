@@ -8,8 +8,8 @@ from typing import Any
 
 from radixlang import function, gen
 from radixlang.graph.nodes import Block, Fork, Graph
-from radixlang.program.state import State
 from radixlang.runtime.cache.snapshot import NodeView, take_snapshot
+from radixlang.state.state import State
 
 Tokens = tuple[int, ...]
 

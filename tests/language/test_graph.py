@@ -16,7 +16,7 @@ from radixlang.errors import NeedsValueError, ParameterError, ProgramError
 from radixlang.graph.next_use import future_uses
 from radixlang.graph.nodes import Arg, Fork, Ref, Text
 from radixlang.graph.passes import constant_prefix, hoist_shared_prefix, merge_text
-from radixlang.program.state import State
+from radixlang.state.state import State
 
 Make = Callable[..., Any]
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from radixlang import function, gen, select
-from radixlang.program.state import State
 from radixlang.sampling_params import SamplingParams
+from radixlang.state.state import State
 from radixlang.testing import FakeBackend
 
 Interrupted = Callable[[int, Callable[[], Any]], bool]

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import pytest
 
 from radixlang import assistant, function, gen, select, system, user
-from radixlang.program.state import State
 from radixlang.program.strategies import majority
+from radixlang.state.state import State
 
 pytestmark = pytest.mark.model
 

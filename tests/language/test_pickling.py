@@ -22,7 +22,7 @@ from radixlang.errors import (
     RadixlangError,
     StateClosedError,
 )
-from radixlang.program.state import State
+from radixlang.state.state import State
 from radixlang.testing import FakeBackend
 
 Make = Callable[..., Any]

@@ -11,8 +11,8 @@ import pytest
 import radixlang
 from radixlang import assistant, function, gen, select, system, user
 from radixlang.errors import ParameterError, StateClosedError
-from radixlang.program.state import State
 from radixlang.protocol import Message
+from radixlang.state.state import State
 
 Make = Callable[..., Any]
 

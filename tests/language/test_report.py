@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from radixlang import State, function, gen, savings
-from radixlang.explain.savings import bytes_text
 from radixlang.testing import FakeBackend
+from radixlang.units import bytes_text
 
 
 @function

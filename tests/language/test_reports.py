@@ -10,7 +10,7 @@ import pytest
 
 from radixlang import assistant, function, gen, select, user
 from radixlang.errors import InvalidConstraintError, ParameterError, ProgramError
-from radixlang.program.state import State
+from radixlang.state.state import State
 
 Make = Callable[..., Any]
 

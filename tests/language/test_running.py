@@ -14,9 +14,9 @@ import pytest
 from radixlang import assistant, function, gen, select, system, user
 from radixlang.errors import ParameterError, ProgramError
 from radixlang.execution.run import node_seed
-from radixlang.program.state import State
 from radixlang.records.checkpoint import resume, take_checkpoint
 from radixlang.records.replay import save_replay, verify_replay
+from radixlang.state.state import State
 
 Make = Callable[..., Any]
 

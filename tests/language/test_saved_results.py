@@ -17,8 +17,8 @@ import pytest
 import radixlang
 from radixlang import function, gen, template
 from radixlang.errors import ParameterError, StateClosedError
-from radixlang.program.state import State
 from radixlang.records.typed_json import restored, types_of
+from radixlang.state.state import State
 
 Make = Callable[..., Any]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from radixlang import function, gen
-from radixlang.program.state import State
+from radixlang.state.state import State
 
 Make = Callable[..., Any]
 COUNT = 10_000

@@ -21,7 +21,7 @@ from radixlang.errors import (
     StateClosedError,
 )
 from radixlang.execution.run import Run
-from radixlang.program.state import State
+from radixlang.state.state import State
 
 Make = Callable[..., Any]
 LONG = "word " * 4000  # 40 s at a piece each 10 ms: no test waits for it

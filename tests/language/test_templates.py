@@ -12,7 +12,7 @@ from radixlang import assistant, function, gen, select, system, user
 from radixlang.errors import ParameterError, ProgramError, TemplateError
 from radixlang.graph.passes import merge_text
 from radixlang.program.program import Program
-from radixlang.program.state import State
+from radixlang.state.state import State
 from radixlang.templates.loading import load_template, template
 
 Make = Callable[..., Any]

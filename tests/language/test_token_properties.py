@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from radixlang import function, gen, user
-from radixlang.program.state import State
+from radixlang.state.state import State
 
 SCRIPTS = [
     "the quick brown fox, ", "Größe und Übermut. ", "съешь ещё булок ", "Ξεσκεπάζω τήν ",

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from radixlang import Tool, ToolBox, Tools, function, match
 from radixlang.constraints.specs import ToolCall
 from radixlang.errors import InvalidConstraintError, ParameterError
-from radixlang.program.state import State
+from radixlang.state.state import State
 
 Make = Callable[..., Any]
 

@@ -16,7 +16,7 @@ from radixlang import function, gen
 from radixlang.constraints.specs import Choices, JsonSchema, Regex
 from radixlang.constraints.typed_values import from_json, output_for, to_json
 from radixlang.errors import InvalidConstraintError, ParameterError, ProgramError, ValueParseError
-from radixlang.program.state import State
+from radixlang.state.state import State
 
 Make = Callable[..., Any]
 

@@ -10,8 +10,8 @@ import pytest
 from radixlang import assistant, function, gen, select, user
 from radixlang.errors import RequestError
 from radixlang.execution.branch_run import Cell
-from radixlang.program.state import State
 from radixlang.protocol import Completion, Delta, Usage
+from radixlang.state.state import State
 from radixlang.views.trace import Words
 from radixlang.views.trace_builder import trace_of
 

@@ -9,7 +9,7 @@ from typing_extensions import assert_type
 
 import radixlang
 from radixlang import Choice, State, TokenLogprob, assistant, gen, select, user
-from radixlang.program.expressions import Expr
+from radixlang.state.items import Expr
 from radixlang.testing import FakeBackend
 
 

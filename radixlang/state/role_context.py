@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from radixlang.errors import StateClosedError
 
 if TYPE_CHECKING:
-    from radixlang.program.state import State
+    from radixlang.state.state import State
 
 
 class RoleContext:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from radixlang.errors import ParameterError, StateClosedError
-from radixlang.execution.recorder import Placeholder, Recorder
+from radixlang.execution.recorder import Recorder
 from radixlang.execution.run import Run, closed_error
 from radixlang.graph.nodes import (
     Adopt,
@@ -29,24 +29,25 @@ from radixlang.graph.nodes import (
     Text,
     check_scope,
 )
-from radixlang.program.expressions import (
+from radixlang.protocol import Message, check_role
+from radixlang.state.items import (
     Appendable,
     GenItem,
     Item,
+    Placeholder,
     RoleOpen,
     SelectItem,
     as_expr,
 )
-from radixlang.program.role_context import RoleContext
-from radixlang.program.state_values import converted
-from radixlang.program.variables import Captured, Constant, Named, Names, Outer
-from radixlang.protocol import Message, check_role
+from radixlang.state.role_context import RoleContext
+from radixlang.state.state_values import converted
+from radixlang.state.variables import Captured, Constant, Named, Names, Outer
 
 if TYPE_CHECKING:
     from typing import ParamSpec
 
-    from radixlang.program.groups import ForkGroup, Joined, Missing
-    from radixlang.program.program import Program
+    from radixlang.state.groups import ForkGroup, Joined, Missing
+    from radixlang.state.nesting import NestedProgram
 
     P = ParamSpec("P")
 T = TypeVar("T")
@@ -218,7 +219,7 @@ class State(Named):
             on_error: "cancel": the first failure ends the whole program. "collect": it ends
                 only its own branch, and shows in the group's `errors`.
         """
-        from radixlang.program.groups import ForkGroup
+        from radixlang.state.groups import ForkGroup
 
         self._check_open()
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
@@ -267,13 +268,13 @@ class State(Named):
         Returns:
             One Joined for one name or for `text`, else a dict of them by name.
         """
-        from radixlang.program.groups import join
+        from radixlang.state.groups import join
 
         self._check_open()
         return join(self, group, names, **options)
 
     def _join_variable(self, group: ForkGroup, name: str, **fields: Any) -> Joined:
-        from radixlang.program.groups import Joined
+        from radixlang.state.groups import Joined
 
         refs = tuple(child._own_ref(name) for child in group)
         slot = self._new_slot()
@@ -304,7 +305,7 @@ class State(Named):
 
     def adopt_child(self, child: State) -> State:
         """Go on where one branch of the latest fork ended, whatever group it came in."""
-        from radixlang.program.groups import ForkGroup
+        from radixlang.state.groups import ForkGroup
 
         return self.adopt(ForkGroup(self, [child]), 0)
 
@@ -325,10 +326,14 @@ class State(Named):
     # -- nesting ------------------------------------------------------------------------
 
     @overload
-    def call(self, program: Program[P], /, *args: P.args, **kwargs: P.kwargs) -> State: ...
+    def call(self, program: NestedProgram[P], /, *args: P.args, **kwargs: P.kwargs) -> State: ...
     @overload
-    def call(self, program: Program, /, *args: Any, scope: Scope, **kwargs: Any) -> State: ...
-    def call(self, program: Program, /, *args: Any, scope: Any = "inline", **kwargs: Any) -> State:
+    def call(
+        self, program: NestedProgram[...], /, *args: Any, scope: Scope, **kwargs: Any
+    ) -> State: ...
+    def call(
+        self, program: NestedProgram[...], /, *args: Any, scope: Any = "inline", **kwargs: Any
+    ) -> State:
         """Run another program at this place; returns its state (`.result`, `["x"]`).
 
         Args:
@@ -340,20 +345,22 @@ class State(Named):
         return self._close_call(child, scope)
 
     @overload
-    async def acall(self, program: Program[P], /, *args: P.args, **kwargs: P.kwargs) -> State: ...
+    async def acall(
+        self, program: NestedProgram[P], /, *args: P.args, **kwargs: P.kwargs
+    ) -> State: ...
     @overload
     async def acall(
-        self, program: Program, /, *args: Any, scope: Scope, **kwargs: Any
+        self, program: NestedProgram[...], /, *args: Any, scope: Scope, **kwargs: Any
     ) -> State: ...
     async def acall(
-        self, program: Program, /, *args: Any, scope: Any = "inline", **kwargs: Any
+        self, program: NestedProgram[...], /, *args: Any, scope: Any = "inline", **kwargs: Any
     ) -> State:
         """Like `call`, for an `async def` program inside another: it may await what it likes."""
         child = self._open_call(program, scope)
         child._result = await program.acall_with(child, args, kwargs)
         return self._close_call(child, scope)
 
-    def _open_call(self, program: Program, scope: Scope) -> State:
+    def _open_call(self, program: NestedProgram[...], scope: Scope) -> State:
         self._check_open()
         check_scope(scope)
         if self._role is not None and scope != "isolate":
@@ -403,7 +410,7 @@ class State(Named):
         found = self._lookup(name)
         if isinstance(found, (Constant, Captured)):
             raise ParameterError(f"{name!r} is a value of Python; interpolate it as it is")
-        return self._recorder.defer(found if isinstance(found, Ref) else found.ref)
+        return Placeholder(self._recorder, found if isinstance(found, Ref) else found.ref)
 
     def messages(self) -> list[Message]:
         """The turns so far, contents byte for byte; an open turn is the last."""

@@ -7,11 +7,12 @@ from typing import Any, NoReturn, TypeVar, overload
 
 from radixlang.errors import NeedsValueError, ParameterError, ProgramError, refuse_pickling
 from radixlang.execution.branch_run import Cell, Choice, Stream
-from radixlang.execution.recorder import Placeholder, Recorder
+from radixlang.execution.recorder import Recorder
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Block, Ref
-from radixlang.program.state_views import Viewed
-from radixlang.protocol import Completion, Usage
+from radixlang.protocol import Completion, Usage, sum_usage
+from radixlang.state.items import Placeholder
+from radixlang.state.state_views import Viewed
 
 T = TypeVar("T")
 
@@ -140,14 +141,14 @@ class Reading(Viewed):
 
     def stream(self, name: str) -> Iterator[str]:
         """Pieces of a variable's text as they come; raises the error that ends it, if any."""
-        from radixlang.execution.streaming import follow_cell
+        from radixlang.state.streaming import follow_cell
 
         run, cell = self._cell(name, f"read it with async for … in s.astream({name!r})")
         return follow_cell(run, self._block, cell)
 
     def astream(self, name: str) -> AsyncIterator[str]:
         """Like `stream`, for a caller on an event loop."""
-        from radixlang.execution.streaming import follow_cell_async
+        from radixlang.state.streaming import follow_cell_async
 
         run, cell = self._cell(name)
         return follow_cell_async(run, self._block, cell)
@@ -269,16 +270,3 @@ def _base_settled(stream: Stream) -> bool:
 
 def _is_joined(value: Any) -> bool:
     return hasattr(value, "refs")
-
-
-def sum_usage(usages: list[Usage]) -> Usage:
-    """Sums of tokens; the earliest first token; the longest time."""
-    return Usage(
-        num_prompt_tokens=sum(usage.num_prompt_tokens for usage in usages),
-        num_cached_tokens=sum(usage.num_cached_tokens for usage in usages),
-        num_computed_tokens=sum(usage.num_computed_tokens for usage in usages),
-        num_generated_tokens=sum(usage.num_generated_tokens for usage in usages),
-        num_forced_tokens=sum(usage.num_forced_tokens for usage in usages),
-        time_to_first_token_s=min((usage.time_to_first_token_s for usage in usages), default=0.0),
-        total_s=max((usage.total_s for usage in usages), default=0.0),
-    )

@@ -6,7 +6,7 @@ from typing import Any
 
 from radixlang.errors import NeedsValueError, ParameterError
 from radixlang.graph.nodes import Ref
-from radixlang.program.state_values import Reading
+from radixlang.state.state_values import Reading
 
 Names = dict[str, Any]
 Outer = tuple[Names, Any]  # (names, outer Outer or None)

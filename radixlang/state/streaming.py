@@ -14,7 +14,7 @@ from radixlang.execution.timers import deadlines
 from radixlang.graph.nodes import Block, Ref
 
 if TYPE_CHECKING:
-    from radixlang.program.state import State
+    from radixlang.state.state import State
 
 Steps = Generator[Any, None, None]  # yields a str, or a predicate to wait for
 

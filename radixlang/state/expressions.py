@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from radixlang.errors import ParameterError
-from radixlang.execution.recorder import Placeholder
+from radixlang.execution.option_scorers import check_option_texts, check_scorer
 from radixlang.keywords import CONSTRAINT_NAMES, CONSTRAINT_OPTIONS
 from radixlang.protocol import check_role
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams
+from radixlang.state.items import (
+    Appendable,
+    Expr,
+    GenItem,
+    Placeholder,
+    RoleClose,
+    RoleOpen,
+    Scorer,
+    SelectItem,
+    as_expr,
+)
 from radixlang.suggestions import suggestion
 
 if TYPE_CHECKING:
@@ -20,95 +30,10 @@ if TYPE_CHECKING:
     from radixlang.constraints.specs import Constraint, ToolCall, Tools
     from radixlang.constraints.typed_values import Output
     from radixlang.keywords import GenKeywords, TextKeywords
-    from radixlang.protocol import OptionScore
 
+T = TypeVar("T")
 kind = type  # `type` is an argument's name below
 _GEN_NAMES = ("n", *CONSTRAINT_NAMES, *CONSTRAINT_OPTIONS, *PARAM_NAMES)
-T = TypeVar("T")
-ScorerName: TypeAlias = Literal[
-    "likelihood",
-    "token_length_normalized",
-    "greedy_token",
-    "unconditional_likelihood_normalized",
-]
-Scorer: TypeAlias = "ScorerName | Callable[[list[OptionScore]], Sequence[float]]"
-
-
-@dataclass(frozen=True, slots=True)
-class GenItem:
-    """A generation asked for; `n` above 1 makes a group of branches."""
-
-    name: str | None
-    params: SamplingParams
-    overrides: tuple[tuple[str, Any], ...]
-    constraint: Constraint | None
-    output: Output | None
-    n: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class SelectItem:
-    """A choice between options."""
-
-    name: str | None
-    options: tuple[str | Placeholder, ...] | Placeholder
-    scorer: Scorer
-
-
-@dataclass(frozen=True, slots=True)
-class RoleOpen:
-    """A turn opens."""
-
-    role: str
-
-
-@dataclass(frozen=True, slots=True)
-class RoleClose:
-    """The open turn closes."""
-
-    role: str
-
-
-Item: TypeAlias = "str | Placeholder | GenItem | SelectItem | RoleOpen | RoleClose"
-
-
-class Expr(Generic[T]):
-    """A sequence of items; immutable, and usable any number of times.
-
-    `T` is the type of the value that the one gen or select in it binds.
-    """
-
-    __slots__ = ("items",)
-
-    def __init__(self, items: tuple[Item, ...]) -> None:
-        self.items = items
-
-    def __add__(self, other: Appendable) -> Expr[Any]:
-        return Expr(self.items + as_expr(other).items)
-
-    def __radd__(self, other: Appendable) -> Expr[Any]:
-        return Expr(as_expr(other).items + self.items)
-
-    def __repr__(self) -> str:
-        return f"Expr({', '.join(map(repr, self.items))})"
-
-    def __format__(self, spec: str) -> str:
-        raise ParameterError("an expression cannot stand in an f-string; write 'text' + gen(…)")
-
-
-Appendable: TypeAlias = "str | Placeholder | Expr[Any]"
-
-
-def as_expr(value: Appendable) -> Expr[Any]:
-    """Text, placeholder or expression as an Expr."""
-    if isinstance(value, Expr):
-        return value
-    if isinstance(value, (str, Placeholder)):
-        return Expr((value,))
-    raise ParameterError(
-        f"cannot append {value!r} of type {type(value).__name__}; "
-        "append text, gen(…), select(…) or a role, and str(…) anything else"
-    )
 
 
 @overload
@@ -175,8 +100,6 @@ def select(
     Raises:
         ParameterError: no options, an empty or repeated one, or an unknown scorer.
     """
-    from radixlang.execution.option_scorers import check_scorer
-
     _check_name(name)
     check_scorer(scorer)
     if isinstance(choices, Placeholder):
@@ -184,21 +107,10 @@ def select(
     if isinstance(choices, str):
         raise ParameterError(f"select needs a list of options, got the string {choices!r}")
     options = tuple(choices)
-    check_options(options)
-    return Expr((SelectItem(name, options, scorer),))
-
-
-def check_options(options: Sequence[object]) -> None:
-    """Raise a ParameterError unless the options are texts, not empty and all different."""
-    if not options:
-        raise ParameterError("select needs at least one option, got none")
     texts = [option for option in options if not isinstance(option, Placeholder)]
-    for option in texts:
-        if not isinstance(option, str) or not option:
-            raise ParameterError(f"an option must be a string that is not empty, got {option!r}")
-    if len(set(texts)) != len(texts):
-        twice = next(text for text in texts if texts.count(text) > 1)
-        raise ParameterError(f"the option {twice!r} is listed twice")
+    if texts or not options:
+        check_option_texts(texts)
+    return Expr((SelectItem(name, options, scorer),))
 
 
 def role(name: str, content: Appendable) -> Expr[Any]:

@@ -13,9 +13,9 @@ from radixlang.errors import StateClosedError
 from radixlang.execution.branch_run import Cell
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Ref
-from radixlang.program.groups import Joined
-from radixlang.program.state import State
-from radixlang.program.variables import Captured
+from radixlang.state.groups import Joined
+from radixlang.state.state import State
+from radixlang.state.variables import Captured
 
 
 class StreamState(State):
@@ -69,8 +69,7 @@ class StreamState(State):
         """Nothing: what the reader looks at is no part of the program."""
 
     def _check_open(self) -> None:
-        super()._check_open()
         raise StateClosedError(
-            f"the program {self._recorder.name!r} is still running and only its own function "
-            "appends to its state; the reader of its stream can read it, or cancel it"
+            f"to the state of program {self._recorder.name!r} only its own function appends; the "
+            "reader of its stream can read it, or cancel it"
         )

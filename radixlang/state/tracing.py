@@ -7,8 +7,9 @@ import traceback
 from typing import Any
 
 from radixlang.errors import NeedsValueError
-from radixlang.execution.recorder import _PACKAGE, Placeholder, Recorder
+from radixlang.execution.recorder import PACKAGE_FOLDER, Recorder
 from radixlang.graph.nodes import Block, Dynamic, Location, Ref
+from radixlang.state.items import Placeholder
 
 
 class Tracer(Recorder):
@@ -16,7 +17,7 @@ class Tracer(Recorder):
 
     def read(self, block: Block, ref: Ref) -> Any:
         """A stand-in for the value."""
-        return self.defer(ref)
+        return Placeholder(self, ref)
 
 
 def is_boundary(error: BaseException) -> bool:
@@ -39,6 +40,6 @@ def _location_of(error: BaseException) -> Location | None:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not os.path.abspath(frame.filename).startswith(_PACKAGE)
+        if not os.path.abspath(frame.filename).startswith(PACKAGE_FOLDER)
     ]
     return Location(frames[-1].filename, frames[-1].lineno or 0) if frames else None

@@ -24,7 +24,7 @@ class Viewed:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        from radixlang.views.cells import state_line
+        from radixlang.state.state_line import state_line
 
         state: Any = self
         return state_line(state)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from radixlang.errors import ParameterError, ProgramError
-from radixlang.execution.recorder import Placeholder, Recorder
+from radixlang.execution.recorder import Recorder
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Fork, Join, Node, Ref
+from radixlang.state.items import Appendable, Placeholder
 
 if TYPE_CHECKING:
-    from radixlang.program.expressions import Appendable
-    from radixlang.program.state import State
+    from radixlang.state.state import State
 
 Missing: TypeAlias = Literal["none", "raise"]
 
@@ -164,9 +164,9 @@ class Joined(Sequence[Any]):
         if isinstance(recorder, Run):
             return self._state._read(self.ref)
         if not self.refs:
-            return recorder.defer(self.ref)
-        values = [None if ref is None else recorder.defer(ref) for ref in self.refs]
-        return PendingList(values, recorder.defer(self.ref))
+            return Placeholder(recorder, self.ref)
+        values = [None if ref is None else Placeholder(recorder, ref) for ref in self.refs]
+        return PendingList(values, Placeholder(recorder, self.ref))
 
     @overload
     def __getitem__(self, key: int) -> Any: ...

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from radixlang.errors import ParameterError
 
 if TYPE_CHECKING:
-    from radixlang.program.state import State
+    from radixlang.state.state import State
 
 When = Literal["start", "end"]
 Listener = Callable[["State"], Any]

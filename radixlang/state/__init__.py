@@ -1,0 +1,22 @@
+"""What a program's function works with: its state, what it appends, its variables and branches.
+
+It records into `radixlang.graph` and reads from runs of `radixlang.execution`. It knows no
+program that is called, no backend and no token.
+"""
+
+__all__ = [
+    "expressions",
+    "groups",
+    "items",
+    "listeners",
+    "nesting",
+    "role_context",
+    "state",
+    "state_line",
+    "state_values",
+    "state_views",
+    "stream_state",
+    "streaming",
+    "tracing",
+    "variables",
+]

@@ -1,0 +1,156 @@
+"""What expressions are made of: text, generations, choices, turns, and values not known yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
+
+from radixlang.errors import NeedsValueError, ParameterError
+from radixlang.execution.recorder import Recorder
+from radixlang.graph.nodes import Arg, Ref
+from radixlang.protocol import OptionScore
+from radixlang.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from radixlang.constraints.specs import Constraint
+    from radixlang.constraints.typed_values import Output
+
+T = TypeVar("T")
+ScorerName: TypeAlias = Literal[
+    "likelihood",
+    "token_length_normalized",
+    "greedy_token",
+    "unconditional_likelihood_normalized",
+]
+Scorer: TypeAlias = "ScorerName | Callable[[list[OptionScore]], Sequence[float]]"
+
+
+@dataclass(frozen=True, slots=True)
+class GenItem:
+    """A generation asked for; `n` above 1 makes a group of branches."""
+
+    name: str | None
+    params: SamplingParams
+    overrides: tuple[tuple[str, Any], ...]
+    constraint: Constraint | None
+    output: Output | None
+    n: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SelectItem:
+    """A choice between options."""
+
+    name: str | None
+    options: tuple[str | Placeholder, ...] | Placeholder
+    scorer: Scorer
+
+
+@dataclass(frozen=True, slots=True)
+class RoleOpen:
+    """A turn opens."""
+
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoleClose:
+    """The open turn closes."""
+
+    role: str
+
+
+Item: TypeAlias = "str | Placeholder | GenItem | SelectItem | RoleOpen | RoleClose"
+
+
+class Expr(Generic[T]):
+    """A sequence of items; immutable, and usable any number of times.
+
+    `T` is the type of the value that the one gen or select in it binds.
+    """
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: tuple[Item, ...]) -> None:
+        self.items = items
+
+    def __add__(self, other: Appendable) -> Expr[Any]:
+        return Expr(self.items + as_expr(other).items)
+
+    def __radd__(self, other: Appendable) -> Expr[Any]:
+        return Expr(as_expr(other).items + self.items)
+
+    def __repr__(self) -> str:
+        return f"Expr({', '.join(map(repr, self.items))})"
+
+    def __format__(self, spec: str) -> str:
+        raise ParameterError("an expression cannot stand in an f-string; write 'text' + gen(…)")
+
+
+Appendable: TypeAlias = "str | Placeholder | Expr[Any]"
+
+
+def as_expr(value: Appendable) -> Expr[Any]:
+    """Text, placeholder or expression as an Expr."""
+    if isinstance(value, Expr):
+        return value
+    if isinstance(value, (str, Placeholder)):
+        return Expr((value,))
+    raise ParameterError(
+        f"cannot append {value!r} of type {type(value).__name__}; "
+        "append text, gen(…), select(…) or a role, and str(…) anything else"
+    )
+
+
+class Placeholder:
+    """A value that is not known yet. It interpolates in f-strings and concatenates with +;
+    whatever needs the value itself (comparison, len, iteration, int…) raises NeedsValueError.
+    """
+
+    __slots__ = ("part", "recorder")
+
+    def __init__(self, recorder: Recorder, part: Ref | Arg) -> None:
+        self.recorder = recorder
+        self.part = part
+
+    def __format__(self, spec: str) -> str:
+        part = self.part
+        if isinstance(part, Ref):
+            return self.recorder.mark(Ref(part.block, part.slot, part.name, spec))
+        return self.recorder.mark(Arg(part.name, spec))
+
+    def __add__(self, other: Any) -> Any:
+        return as_expr(self) + other
+
+    def __radd__(self, other: Any) -> Any:
+        return as_expr(other) + as_expr(self)
+
+    def __repr__(self) -> str:
+        kind = "generated value" if isinstance(self.part, Ref) else "argument"
+        return f"<{kind} {self.part.name!r}, not known yet>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        self._need(f"attribute {name!r}")
+
+    def _need(self, what: str = "its value") -> NoReturn:
+        raise NeedsValueError(f"{what} of {self!r} was asked for")
+
+
+def _needs(name: str) -> Any:
+    def method(self: Placeholder, *_: Any, **__: Any) -> NoReturn:
+        self._need(name)
+
+    method.__name__ = name
+    return method
+
+
+_REFUSED = """
+    eq ne lt le gt ge hash bool len iter contains getitem int float index str bytes complex mul rmul
+    sub rsub truediv rtruediv floordiv rfloordiv mod rmod pow rpow neg pos abs round and or xor call
+    next enter fspath
+"""
+for _name in _REFUSED.split():
+    setattr(Placeholder, f"__{_name}__", _needs(f"__{_name}__"))
