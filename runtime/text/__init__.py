@@ -7,7 +7,7 @@ __all__ = [
     "byte_alphabet",
     "chat_template",
     "option_tokens",
-    "partial_regex",
+    "stop_pattern",
     "stop_strings",
     "token_healing",
     "tokenizer",

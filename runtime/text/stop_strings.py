@@ -8,13 +8,12 @@ of that token before the match is handed back as text, which the next run on the
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from radixlang.protocol import Delta
-from radixlang.runtime.text.partial_regex import partial_pattern
+from radixlang.runtime.text.stop_pattern import StopPattern
 from radixlang.runtime.text.tokenizer import TextStream
 
 
@@ -41,8 +40,8 @@ class TextTracker:
         min_tokens: both may begin behind this many tokens.
     """
 
-    __slots__ = ("_ends", "_forced", "_free", "_held", "_min_tokens", "_patterns", "_sent_chars",
-                 "_sent_tokens", "_stops", "_stream", "_text", "_whole", "stop",
+    __slots__ = ("_ends", "_forced", "_free", "_held", "_min_tokens", "_num_searched", "_patterns",
+                 "_sent_chars", "_sent_tokens", "_stops", "_stream", "_text", "_whole", "stop",
                  "token_ids")  # fmt: skip
 
     def __init__(
@@ -54,7 +53,7 @@ class TextTracker:
     ) -> None:
         self._stream = stream
         self._stops = tuple(stops)
-        self._patterns = [(re.compile(pattern), partial_pattern(pattern)) for pattern in patterns]
+        self._patterns = [StopPattern(pattern) for pattern in patterns]
         self._min_tokens = min_tokens
         self._text = ""  # of the first len(_ends) tokens
         self.token_ids: list[int] = []
@@ -63,6 +62,7 @@ class TextTracker:
         self._whole: list[bool] = []  # no character is half done after that token
         self._held = 0  # characters at the end that may begin a stop
         self._free = 0  # characters at the beginning in which none begins
+        self._num_searched = 0  # characters that the patterns have read
         self._sent_chars = self._sent_tokens = 0
         self._forced: list[int] = []  # numbers of the tokens that were forced
 
@@ -151,7 +151,11 @@ class TextTracker:
 
     def _look_for_stop(self) -> None:
         text, free = self._text, self._free
-        if len(self.token_ids) <= self._min_tokens:
+        is_early = len(self.token_ids) <= self._min_tokens
+        for pattern in self._patterns:
+            pattern.read(text[self._num_searched :], may_begin=not is_early)
+        self._num_searched = len(text)
+        if is_early:
             self._free = len(text)
             return
         found = []
@@ -159,18 +163,14 @@ class TextTracker:
             at = text.find(stop, free)
             if at >= 0:
                 found.append((at, -len(stop), stop))
-        for pattern, _ in self._patterns:
-            match = pattern.search(text, free)
-            if match:
-                found.append((match.start(), -len(match[0]), pattern.pattern))
+        places = [(pattern.match_start, pattern.pattern) for pattern in self._patterns]
+        found += [(at, 0, pattern) for at, pattern in places if at is not None]
         if found:
             at, _, stop = min(found)
             self.stop = (stop, at)
             return
         begun = [len(text) - _num_begun(text[free:], stop) for stop in self._stops]
-        for _, partial in self._patterns:
-            begin = partial.search(text, free) if partial is not None else None
-            begun.append(free if begin is None else begin.start())
+        begun += [pattern.first_begun for pattern in self._patterns]
         self._free = min(begun, default=len(text))
         self._held = len(text) - self._free
 

@@ -228,14 +228,13 @@ class Automaton:
             case Except(body):
                 return not self.may_end(body, holds)
 
-    def step(
-        self, expression: Expression, before: tuple[Expression, ...], char_class: int, holds: Holds
-    ) -> tuple[Expression, tuple[Expression, ...]]:
-        """What the rest of a text must be after a character, and what lookbehinds want there."""
-        wanted = tuple(
+    def wanted(
+        self, before: tuple[Expression, ...], char_class: int, holds: Holds
+    ) -> tuple[Expression, ...]:
+        """What each lookbehind wants of the text before the place after a character."""
+        return tuple(
             self.after(each, char_class, holds[:number]) for number, each in enumerate(before)
         )
-        return self.after(expression, char_class, holds), wanted
 
     def after(self, expression: Expression, char_class: int, holds: Holds) -> Expression:
         """What the rest of a text must be after a character.

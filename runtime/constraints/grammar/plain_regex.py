@@ -83,7 +83,10 @@ def _states(automaton: Automaton, complement: bool) -> tuple[_Masks, set[int]]:
             ends.add(numbers[state])
         here = masks[numbers[state]] = dict[int, int]()
         for char_class in classes:
-            following = automaton.step(expression, before, char_class, holds)
+            following = (
+                automaton.after(expression, char_class, holds),
+                automaton.wanted(before, char_class, holds),
+            )
             if following not in numbers:
                 numbers[following] = len(numbers)
                 todo.append(following)

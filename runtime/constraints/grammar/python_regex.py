@@ -6,7 +6,7 @@ import re
 import warnings
 
 from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
-from radixlang.runtime.constraints.grammar.regex_items import flatten, parser, with_caret
+from radixlang.runtime.constraints.grammar.regex_items import Item, flatten, parser, with_caret
 from radixlang.runtime.constraints.grammar.regex_translation import Translation, translate_items
 
 MAX_PATTERN_CHARS = 100_000
@@ -24,6 +24,17 @@ def translate(source: str, flags: int = 0, *, whole: bool = True) -> Translation
         InvalidConstraintError: Python cannot compile it.
         UnsupportedConstraintError: it holds a construct that is not regular, by name.
     """
+    items = read_python(source, flags)
+    return translate_items(items, source, whole=whole)
+
+
+def read_python(source: str, flags: int = 0) -> list[Item]:
+    """The parts of a Python regex.
+
+    Raises:
+        InvalidConstraintError: Python cannot compile it.
+        UnsupportedConstraintError: it is too long, or nested too deeply.
+    """
     if len(source) > MAX_PATTERN_CHARS:
         raise UnsupportedConstraintError(
             f"the regex has {len(source)} characters; at most {MAX_PATTERN_CHARS} are taken"
@@ -40,4 +51,4 @@ def translate(source: str, flags: int = 0, *, whole: bool = True) -> Translation
         raise UnsupportedConstraintError("the regex is nested too deeply") from None
     except OverflowError as error:
         raise InvalidConstraintError(f"bad regex: {error}") from None
-    return translate_items(flatten(parsed, parsed.state.flags), source, whole=whole)
+    return flatten(parsed, parsed.state.flags)

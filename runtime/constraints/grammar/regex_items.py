@@ -12,8 +12,11 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from radixlang.runtime.constraints.grammar.pattern import (
     ANY_CHAR,
+    MAX_CODE_POINT,
     NOTHING,
     Chars,
     Pattern,
@@ -138,13 +141,9 @@ def category(kind: Any, is_ascii: bool) -> Chars:
     escape = {
         ops.CATEGORY_DIGIT: r"\d", ops.CATEGORY_WORD: r"\w", ops.CATEGORY_SPACE: r"\s",
     }[kind]  # fmt: skip
-    runs = re.finditer(f"{escape}+", _every_character(128 if is_ascii else 0x110000))
-    table = _every_character(128 if is_ascii else 0x110000)
-    return chars((ord(table[run.start()]), ord(table[run.end() - 1])) for run in runs)
-
-
-def _every_character(end: int) -> str:
-    return "".join(map(chr, range(end)))
+    codes = np.arange(128 if is_ascii else MAX_CODE_POINT + 1, dtype="<u4")
+    table = codes.tobytes().decode("utf-32-le", "surrogatepass")  # a character at its own place
+    return chars((run.start(), run.end() - 1) for run in re.finditer(f"{escape}+", table))
 
 
 def name_of(op: Any) -> str:
