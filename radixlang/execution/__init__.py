@@ -14,6 +14,7 @@ __all__ = [
     "recorder",
     "run",
     "run_loop",
+    "split_characters",
     "timers",
     "token_budget",
 ]

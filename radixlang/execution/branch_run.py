@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from radixlang.execution.split_characters import joined_text
 from radixlang.graph.nodes import Block
 from radixlang.protocol import Branch, Completion, Delta, Generation, Message, OptionScore
 
@@ -52,9 +53,9 @@ class Cell:
     very generation, and `partial` what it had written by then; `error` may be another's.
     """
 
-    __slots__ = ("block", "callbacks", "choice", "completion", "deltas", "done", "ended_s", "error",
-                 "failure", "forced", "generation", "is_stopping", "name", "params", "partial",
-                 "posted_s", "seed", "seen", "value")  # fmt: skip
+    __slots__ = ("block", "callbacks", "choice", "completes", "completion", "deltas", "done",
+                 "ended_s", "error", "failure", "forced", "generation", "is_stopping", "name",
+                 "params", "partial", "posted_s", "seed", "seen", "value")  # fmt: skip
 
     def __init__(self, block: int, name: str | None = None) -> None:
         self.block = block
@@ -72,6 +73,8 @@ class Cell:
         self.seed = 0
         self.generation: Generation | None = None
         self.completion: Completion | None = None
+        # broken characters before it that it completes, and its text with them whole
+        self.completes: tuple[int, str] | None = None
         self.choice: Choice | None = None
         self.deltas: list[Delta] | None = None
         self.forced: tuple[tuple[str, bool], ...] = ()
@@ -107,6 +110,8 @@ class Cell:
     @property
     def text(self) -> str:
         """Text this cell put into the prompt; empty until it is there."""
+        if self.completes is not None:
+            return self.completes[1]
         if self.completion is not None:
             return self.completion.text
         return self.choice.text if self.choice is not None else ""
@@ -187,26 +192,26 @@ class Stream:
 
     def own_text(self) -> str:
         """Text since this branch began."""
-        return "".join(map(piece_text, self.pieces))
+        return joined_text(self.pieces)
 
     def text(self) -> str:
         """The whole prompt as text, markup of turns included."""
-        return "".join(map(piece_text, self.history()))
+        return joined_text(self.history())
 
     def messages(self) -> list[Message]:
         """The turns of the conversation; contents byte for byte. An open turn is the last."""
         found: list[Message] = []
         role: str | None = None
-        content: list[str] = []
+        content: list[Piece] = []
         for piece in self.history():
             if isinstance(piece, TurnMark):
                 if role is not None:
-                    found.append(Message(role, "".join(content)))
+                    found.append(Message(role, joined_text(content)))
                 role, content = (piece.role if piece.begins else None), []
             elif role is not None:
-                content.append(piece_text(piece))
+                content.append(piece)
         if role is not None:
-            found.append(Message(role, "".join(content)))
+            found.append(Message(role, joined_text(content)))
         return found
 
     def tail(self, length: int = 120) -> str:

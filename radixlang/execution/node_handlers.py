@@ -20,6 +20,7 @@ from radixlang.execution.option_scorers import (
     scores_of,
 )
 from radixlang.execution.prompt_parts import argument, branch_of, emit, resolve_parts
+from radixlang.execution.split_characters import complete_character
 from radixlang.graph.nodes import (
     Adopt,
     Arg,
@@ -130,6 +131,7 @@ def _generated(
         return
     completion = generation.result()
     cell.completion = completion
+    complete_character(stream, cell, run.backend.decode)
     cell.forced = forced_spans(generation)
     if clipped and completion.finish_reason == "length":
         error = BudgetError(

@@ -14,6 +14,7 @@ from radixlang.default_runtime import get_default_runtime
 from radixlang.execution.branch_run import Cell, Stream, TurnMark, piece_text
 from radixlang.execution.prompt_parts import emit
 from radixlang.execution.run import Run, RunOptions
+from radixlang.execution.split_characters import num_completed
 from radixlang.graph.graph_json import check_version
 from radixlang.protocol import Backend, Completion, Markup
 from radixlang.records.file_fields import check_fields
@@ -52,10 +53,23 @@ def take_checkpoint(state: State) -> dict[str, Any]:
         "namespace": run.options.namespace,
         "open_role": state._role,
         "roles": list(stream.roles),
-        "pieces": [_piece(piece) for piece in stream.history()],
+        "pieces": _pieces(stream),
         "values": to_json(values),
         "types": types_of(values),
     }
+
+
+def _pieces(stream: Stream) -> list[dict[str, Any]]:
+    pieces: list[dict[str, Any]] = []
+    for piece in stream.history():
+        left = num_completed(piece)
+        for before in reversed(pieces):
+            if not left:
+                break
+            text = before["text"]
+            before["text"], left = text[: max(0, len(text) - left)], max(0, left - len(text))
+        pieces.append(_piece(piece))
+    return pieces
 
 
 def _piece(piece: Any) -> dict[str, Any]:
@@ -64,7 +78,7 @@ def _piece(piece: Any) -> dict[str, Any]:
     if isinstance(piece, Cell):
         if piece.completion is None:
             return {"text": piece_text(piece)}
-        return {"text": piece.completion.text, "tokens": list(piece.completion.token_ids)}
+        return {"text": piece_text(piece), "tokens": list(piece.completion.token_ids)}
     return {"markup" if isinstance(piece, Markup) else "text": str(piece)}
 
 

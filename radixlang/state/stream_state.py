@@ -70,6 +70,6 @@ class StreamState(State):
 
     def _check_open(self) -> None:
         raise StateClosedError(
-            f"to the state of program {self._recorder.name!r} only its own function appends; the "
-            "reader of its stream can read it, or cancel it"
+            f"only its own function appends to the state of program {self._recorder.name!r}; the "
+            "reader of its stream can read it, stop an answer, or cancel it"
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from radixlang.errors import refuse_pickling
 from radixlang.execution.branch_run import Cell, piece_text
 from radixlang.execution.run import Run
+from radixlang.execution.split_characters import REPLACEMENT, num_completed
 from radixlang.execution.timers import deadlines
 from radixlang.graph.nodes import Block, Ref
 
@@ -135,19 +136,43 @@ class ProgramStream:
         run, position = self._run, 0
         yield lambda: 0 in run.streams or run.finished
         stream = run.streams.get(0)
+        broken = ""  # of a character that the next generation may complete
         while stream is not None:
             while position < len(stream.pieces):
                 piece = stream.pieces[position]
                 position += 1
                 if isinstance(piece, Cell):
-                    yield from cell_steps(run, run.blocks[piece.block], piece)
-                elif text := piece_text(piece):
+                    broken = yield from self._cell_text_steps(piece, broken)
+                elif text := broken + piece_text(piece):
+                    broken = ""
                     yield text
             if run.finished and position >= len(stream.pieces):
                 break
             seen = position
             yield lambda: len(stream.pieces) > seen or run.finished  # noqa: B023
+        if broken:
+            yield broken
         _raise(run)
+
+    def _cell_text_steps(self, cell: Cell, broken: str) -> Generator[Any, None, str]:
+        """Pieces of a cell behind a broken character; returns the one that it ends with."""
+        run = self._run
+        steps: Iterator[Any] = cell_steps(run, run.blocks[cell.block], cell)
+        if broken:  # what completes it is known at the end only
+            yield lambda: cell.done
+            run.outcome(run.blocks[cell.block], cell)
+            steps = iter((broken[: len(broken) - num_completed(cell)] + cell.text,))
+            broken = ""
+        for step in steps:
+            if callable(step):
+                yield step
+                continue
+            text = broken + step
+            whole = text.rstrip(REPLACEMENT)
+            broken = text[len(whole) :]
+            if whole:
+                yield whole
+        return broken
 
     def _variable_steps(self, name: str) -> Steps:
         run, state = self._run, self._state

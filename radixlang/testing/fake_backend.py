@@ -93,7 +93,7 @@ class FakeBackend:
         self.codec = codec_of(tokens)
         self.delay = delay
         self.prompts: list[str] = []
-        self.expected: list[tuple[str, int | None]] = []
+        self._expected: list[tuple[str, int | None]] = []
         self.num_live_branches = 0
         self._answers = list(answers) if isinstance(answers, (list, tuple)) else answers
         self._piece = max(1, piece)
@@ -158,6 +158,12 @@ class FakeBackend:
         """Counters since the last reset."""
         used = sum(trie.num_tokens for trie in self._tries.values()) * self._bytes_per_token
         return replace(self._stats, kv_bytes_used=used, kv_bytes_peak=used)
+
+    @property
+    def expected(self) -> list[tuple[str, int | None]]:
+        """Hints of Branch.expect, with the text of their branches: all that were given by now."""
+        self.drain()
+        return self._expected
 
     def reset_stats(self) -> None:
         """Set the counters to zero; what is cached stays."""

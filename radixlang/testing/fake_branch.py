@@ -142,7 +142,7 @@ class FakeBranch:
                 content = link.content
                 pieces.append(content if isinstance(content, str) else self.backend.decode(content))
                 link = link.parent
-            self.backend.expected.append(("".join(reversed(pieces)), next_in))
+            self.backend._expected.append(("".join(reversed(pieces)), next_in))
 
     def _fork(self, children: list[FakeBranch]) -> None:
         for child in children:

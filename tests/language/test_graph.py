@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Literal
 from xml.etree import ElementTree
@@ -384,6 +385,16 @@ def test_refs_across_branches_compile(fake: Make) -> None:
                for part in node.parts)  # fmt: skip
     state = relay.compile()(runtime=fake(lambda p, q: p[-2:]))
     assert list(state["x"]) == ["rt", "rt", "rt"]
+
+
+def test_the_fake_lists_every_hint_that_was_given(fake: Make) -> None:
+    backend = fake()
+    branch = backend.new_branch()
+    backend.post(lambda: time.sleep(0.05))  # it is slow to come to what is queued
+    branch.extend("a")
+    branch.expect(2)
+    assert backend.expected == [("a", 2)]
+    branch.release()
 
 
 def test_a_compiled_run_tells_its_future_uses(fake: Make) -> None:

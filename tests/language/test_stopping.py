@@ -188,9 +188,13 @@ def test_reading_a_streams_state_changes_nothing_of_its_prompt(fake: Make) -> No
     assert "Dynamic" not in kinds
 
 
-def test_only_the_program_appends_to_its_state(slow: Any) -> None:
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_only_the_program_appends_to_its_state(slow: Any, has_ended: bool) -> None:
     with writes.stream(runtime=slow) as stream:
         state = stream.state
+        if has_ended:
+            stream.cancel()
+            wait_until(lambda: stream._run.finished)
         with pytest.raises(StateClosedError, match="only its own function appends"):
             state += "more"
 

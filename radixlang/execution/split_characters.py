@@ -1,0 +1,86 @@
+"""Characters whose tokens two generations share: a cut by `max_tokens` may fall inside one.
+
+The text of a generation alone shows a replacement character there. In the prompt, where the next
+generation writes the rest of it, the character is whole: the later one completes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from radixlang.execution.branch_run import Cell, Stream
+
+REPLACEMENT = "\ufffd"
+Decode = Callable[[Sequence[int]], str]
+
+
+def complete_character(stream: Stream, cell: Cell, decode: Decode) -> None:
+    """Let a finished generation complete the character that those right before it left broken."""
+    chain = _broken_before(stream, cell)
+    if not chain:
+        return
+    first = _completion(chain[0])
+    ids = [token for each in (*chain, cell) for token in _completion(each).token_ids]
+    whole = decode(ids)
+    begin = decode(first.token_ids).rstrip(REPLACEMENT)
+    end = decode(_completion(cell).token_ids).lstrip(REPLACEMENT)
+    is_cut_of = whole.startswith(begin) and whole[len(begin) :].endswith(end)
+    if not is_cut_of or not begin.endswith(first.text.rstrip(REPLACEMENT)):
+        return  # its text is not what its tokens say: a stop string cut it
+    middle = whole[len(begin) : len(whole) - len(end)]
+    shown = joined_text(chain)
+    num_broken = len(shown) - len(shown.rstrip(REPLACEMENT))
+    cell.completes = (num_broken, middle + _completion(cell).text.lstrip(REPLACEMENT))
+
+
+def joined_text(pieces: Iterable[Any]) -> str:
+    """The pieces' text; a completed character stands where it was broken."""
+    from radixlang.execution.branch_run import piece_text
+
+    parts: list[str] = []
+    for piece in pieces:
+        left = num_completed(piece)
+        while left and parts:
+            last = parts.pop()
+            if len(last) > left:
+                parts.append(last[:-left])
+            left -= min(left, len(last))
+        parts.append(piece_text(piece))
+    return "".join(parts)
+
+
+def num_completed(piece: Any) -> int:
+    """Characters before a piece that its text stands for as well."""
+    completes = getattr(piece, "completes", None)
+    return completes[0] if completes is not None else 0
+
+
+def _broken_before(stream: Stream, cell: Cell) -> list[Cell]:
+    """The generations right before this one that end inside a character, in order."""
+    chain: list[Cell] = []
+    for piece in _pieces_before(stream, cell):
+        text = getattr(piece, "text", "")
+        if getattr(piece, "completion", None) is None or not text.endswith(REPLACEMENT):
+            break
+        chain.append(piece)
+        if text.strip(REPLACEMENT):
+            break
+    return chain[::-1]
+
+
+def _pieces_before(stream: Stream, cell: Cell) -> Iterator[Any]:
+    """The pieces of the prompt before a cell, the last first."""
+    at: Stream | None = stream
+    pieces = stream.pieces
+    start = next(index for index in range(len(pieces) - 1, -1, -1) if pieces[index] is cell)
+    while at is not None:
+        for index in range(start - 1, -1, -1):
+            yield at.pieces[index]
+        start, at = at.base_length, at.base
+
+
+def _completion(cell: Cell) -> Any:
+    assert cell.completion is not None
+    return cell.completion
