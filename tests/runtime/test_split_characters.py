@@ -10,7 +10,7 @@ import pytest
 
 import radixlang
 from radixlang import function, gen
-from radixlang.program.state import State
+from radixlang.state.state import State
 
 PROMPT = "Faces: \U0001f600\U0001f628\U0001f600 and more: "
 
