@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         ScriptError,
         StateClosedError,
         TemplateError,
+        UnknownVariableError,
         UnsupportedConstraintError,
         ValueParseError,
     )
@@ -98,7 +99,8 @@ _HOMES = {
     "InvalidConstraintError JoinError ModelError ModelFormatError ModelNotFoundError "
     "NeedsValueError NumericalError ParameterError PoolExhaustedError ProgramError "
     "PromptTooLongError RadixlangError RequestError RuntimeClosedError ScriptError "
-    "StateClosedError TemplateError UnsupportedConstraintError ValueParseError",
+    "StateClosedError TemplateError UnknownVariableError UnsupportedConstraintError "
+    "ValueParseError",
     "state.listeners": "on_run",
     "explain.explanation": "Explanation",
     "state.expressions": "assistant assistant_begin assistant_end gen role select system "
@@ -172,6 +174,7 @@ __all__ = [
     "ToolBox",
     "ToolCall",
     "Tools",
+    "UnknownVariableError",
     "UnsupportedConstraintError",
     "Usage",
     "ValueParseError",

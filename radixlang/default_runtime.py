@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
+from typing import Any
 
+from radixlang.errors import ParameterError
 from radixlang.protocol import Backend
 
 _lock = threading.Lock()
@@ -24,8 +27,32 @@ if hasattr(os, "register_at_fork"):
 def set_default_runtime(runtime: Backend | None) -> None:
     """Make this the runtime of programs that are given none; None forgets it."""
     global _default
+    check_runtime(runtime)
     with _lock:
         _default = runtime
+
+
+def runtime_or_default(runtime: Any) -> Backend:
+    """The runtime that was given, or the default one.
+
+    Raises:
+        ParameterError: what was given is no runtime.
+    """
+    check_runtime(runtime)
+    return runtime or get_default_runtime()
+
+
+def check_runtime(runtime: Any) -> None:
+    """Raise a ParameterError unless it is a backend, or None."""
+    if runtime is None or (not isinstance(runtime, type) and hasattr(runtime, "new_branch")):
+        return
+    if inspect.isclass(runtime):
+        said = f"the class {runtime.__name__}; make one first: runtime={runtime.__name__}(…)"
+    else:
+        said = f"{runtime!r}; load the model first: runtime=radixlang.Runtime({runtime!r})"
+        if not isinstance(runtime, str):
+            said = f"{runtime!r}; give a radixlang.Runtime(…)"
+    raise ParameterError(f"runtime must be a Runtime or another backend, got {said}")
 
 
 def get_default_runtime() -> Backend:

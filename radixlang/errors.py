@@ -19,6 +19,7 @@ RadixlangError
 ├── ValueParseError               generated text is not a value of the asked type
 ├── ProgramError                  wraps the first error of a program with its place in it
 │   └── JoinError                 one or more branches of a fork failed
+├── UnknownVariableError          a state has no variable of this name (also a KeyError)
 ├── NeedsValueError               Python asked for a generated value where there is none yet
 ├── StateClosedError              a finished or failed state was appended to
 ├── NotPicklableError             what belongs to one process was asked for its bytes (a TypeError)
@@ -33,15 +34,30 @@ A message says what happened, the values, and what to do about it.
 
 from __future__ import annotations
 
+import functools
+import os
 import pickle
+from types import TracebackType
 from typing import Any, NoReturn
 
 
 class RadixlangError(Exception):
     """Base of every error that radixlang raises on purpose.
 
+    `location` is "file:line" of the program's line that it comes from, "" where none is known.
     It pickles whatever its subclass's __init__ takes, with its attributes and its `__cause__`.
     """
+
+    _location: str | None = None
+
+    @property
+    def location(self) -> str:
+        """The user's own line that was running, or "file:line:column" of a template."""
+        return place_of(self) if self._location is None else self._location
+
+    @location.setter
+    def location(self, place: str) -> None:
+        self._location = place
 
     def __reduce__(self) -> tuple[Any, ...]:
         cause = None if self.__cause__ is None else _pickled(self.__cause__)
@@ -49,7 +65,39 @@ class RadixlangError(Exception):
 
     def __getstate__(self) -> dict[str, Any] | None:
         """The attributes, as they are pickled."""
-        return self.__dict__ or None
+        place = self.location
+        return {**self.__dict__, "_location": place} if place else self.__dict__ or None
+
+
+def place_of(error: BaseException) -> str:
+    """Where an error was raised: "file:line" of the deepest line that is the user's own.
+
+    Lines of this package, of the standard library and of installed packages are not; "" where
+    there is no other line.
+    """
+    if isinstance(error, RadixlangError) and error._location:
+        return error._location
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        if not _is_foreign(trace):
+            place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
+
+
+def _is_foreign(trace: TracebackType) -> bool:
+    module = trace.tb_frame.f_globals.get("__name__", "")
+    file = trace.tb_frame.f_code.co_filename
+    return module.partition(".")[0] == "radixlang" or file.startswith(_foreign_folders())
+
+
+@functools.cache
+def _foreign_folders() -> tuple[str, ...]:
+    import sysconfig
+
+    names = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+    ours = os.path.dirname(os.path.abspath(__file__))
+    return ("<frozen ", *{folder + os.sep for folder in (ours, *map(sysconfig.get_path, names))})
 
 
 def _rebuilt(kind: type[RadixlangError], args: tuple[Any, ...], cause: bytes | None) -> Any:
@@ -167,7 +215,9 @@ def program_error(error: BaseException) -> ProgramError:
     """The error as a ProgramError: itself, or its cause."""
     if isinstance(error, ProgramError):
         return error
-    wrapped = ProgramError(f"{type(error).__name__}: {error}")
+    location = place_of(error)
+    place = f"\n  at {location}" if location else ""
+    wrapped = ProgramError(f"{type(error).__name__}: {error}{place}", location=location)
     wrapped.__cause__ = error
     return wrapped
 
@@ -183,6 +233,13 @@ class JoinError(ProgramError):
         """The attributes; branch errors that do not pickle go as their type and their text."""
         errors = {index: pickle.loads(_pickled(error)) for index, error in self.errors.items()}
         return {**self.__dict__, "errors": errors}
+
+
+class UnknownVariableError(RadixlangError, KeyError):
+    """A state, or every branch of a group, has no variable of this name."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""  # a KeyError shows the repr
 
 
 class NeedsValueError(RadixlangError):

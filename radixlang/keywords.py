@@ -62,6 +62,7 @@ class BatchKeywords(RunKeywords, total=False):
     save_to: str | os.PathLike[str] | None
 
 
+BATCH_NAMES = ("max_workers", "max_in_flight", "save_to", "progress")
 RUN_NAMES = ("runtime", "timeout", "seed", "max_total_tokens", "namespace", "check")
 CONSTRAINT_NAMES = ("regex", "json_schema", "grammar", "choices", "tools", "constraint")
 CONSTRAINT_OPTIONS = ("finish", "strict", "whitespace")

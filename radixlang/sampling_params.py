@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from radixlang.errors import ParameterError
-from radixlang.suggestions import suggestion
+from radixlang.spellings import hint_for
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -157,7 +157,7 @@ def check_names(kwargs: dict[str, Any]) -> Any:
     """Return kwargs, or raise a ParameterError that names the nearest known parameter."""
     for name in kwargs:
         if name not in PARAM_NAMES:
-            hint = suggestion(name, PARAM_NAMES)
+            hint = hint_for(name, PARAM_NAMES, "gen")
             raise ParameterError(f"unknown sampling parameter {name!r}; {hint}")
     return kwargs
 
@@ -167,20 +167,27 @@ def _as_tuple(value: Any, kind: type, name: str) -> tuple[Any, ...]:
         return ()
     if isinstance(value, kind):
         return (value,)
-    if isinstance(value, str):
-        raise ParameterError(f"{name} must be {kind.__name__}s, got {value!r}")
+    one, many = _WORDS_OF[kind]
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ParameterError(f"{name} must be {one} or a list of {many}, got {value!r}")
     items = tuple(value)
     for item in items:
         if not isinstance(item, kind) or isinstance(item, bool):
-            raise ParameterError(f"{name} must hold {kind.__name__}s, got {item!r}")
+            raise ParameterError(f"{name} must hold {many} alone, got {item!r}")
     return items
+
+
+_WORDS_OF = {str: ("a string", "strings"), int: ("an integer", "integers")}
 
 
 def _check_pattern(pattern: str) -> None:
     try:
         matches_nothing = re.compile(pattern).search("") is not None
     except re.error as error:
-        raise ParameterError(f"stop_regex {pattern!r} is no pattern: {error}") from None
+        raise ParameterError(
+            f"stop_regex {pattern!r} is no pattern: {error}; a character of the text that has a "
+            r"meaning in patterns is written with a backslash, as in \("
+        ) from None
     if matches_nothing:
         raise ParameterError(
             f"stop_regex {pattern!r} matches an empty text, so it would end every generation at "

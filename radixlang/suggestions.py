@@ -1,4 +1,4 @@
-"""The nearest known name, for messages about an unknown one."""
+"""What messages show: the nearest known name for an unknown one, a value in short."""
 
 from __future__ import annotations
 
@@ -19,3 +19,9 @@ def suggestion(name: str, known: Iterable[str], otherwise: str | None = None) ->
     if close is not None:
         return f"did you mean {close!r}?"
     return f"known: {', '.join(names)}" if otherwise is None else otherwise
+
+
+def shortened(value: object) -> str:
+    """The repr of a value, of bounded length."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"

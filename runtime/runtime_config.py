@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypedDict
 
 from radixlang.errors import ParameterError
-from radixlang.suggestions import suggestion
+from radixlang.spellings import hint_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,8 @@ class RuntimeConfig:
         for name in options:
             if name not in known:
                 raise ParameterError(
-                    f"unknown Runtime parameter {name!r}; {suggestion(name, known)}"
+                    f"unknown Runtime parameter {name!r}; "
+                    f"{hint_for(name, (*known, 'model'), 'Runtime')}"
                 )
         return cls(**options) if config is None else replace(config, **options)
 

@@ -69,13 +69,28 @@ def _parsed(words: list[str]) -> argparse.Namespace:
     if unknown:
         from radixlang.cli.options import flag_of
 
-        close = nearest(unknown[0], map(flag_of, vars(args)), cutoff=0.7)
-        hint = f"did you mean {close}? " if close else ""
+        hint = _flag_hint(unknown[0], list(map(flag_of, vars(args))))
         raise ParameterError(
             f"{args.command} takes no {unknown[0]!r}; {hint}"
             f"`radixlang {args.command} --help` says what it takes"
         )
     return args
+
+
+_OTHER_FLAGS = {
+    "--model-path": "--model", "--model-name": "--model", "--max-new-tokens": "--max-tokens",
+    "--max-model-len": "--context", "--ctx-size": "--context", "--n-ctx": "--context",
+    "--temp": "--temperature", "--random-seed": "--seed", "--output": "--out", "--input": "--rows",
+    "--arg": "--set", "--args": "--set", "--prefix": "--prefixes",
+}  # fmt: skip
+
+
+def _flag_hint(given: str, known: list[str]) -> str:
+    flag = given.partition("=")[0]
+    if _OTHER_FLAGS.get(flag) in known:
+        return f"it is called {_OTHER_FLAGS[flag]} here; "
+    close = nearest(flag, known, cutoff=0.7)
+    return f"did you mean {close}? " if close else ""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -93,14 +108,24 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _near(location: str) -> str:
+    """A place in a file as it is seen from the current folder."""
+    here = os.getcwd() + os.sep
+    return location[len(here) :] if location.startswith(here) else location
+
+
 def _report(error: RadixlangError, *, as_json: bool) -> int:
     from radixlang.views.spans import printable
 
-    print(printable(f"radixlang: {error}"), file=sys.stderr)
+    location = error.__dict__.get("_location", "")
+    place = f"{_near(location)}: " if location and location not in str(error) else ""
+    print(printable(f"radixlang: {place}{error}"), file=sys.stderr)
     if as_json:
         found: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+        if location:
+            found["location"] = location
         if isinstance(error, ProgramError):
-            found |= {"location": error.location, "branch": list(error.branch),
+            found |= {"location": location, "branch": list(error.branch),
                       "prompt_tail": error.prompt_tail}  # fmt: skip
         print(json.dumps({"error": found}, ensure_ascii=False))
     if isinstance(error, ModelError):

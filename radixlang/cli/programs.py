@@ -6,14 +6,13 @@ import argparse
 import importlib.util
 import json
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from radixlang.errors import ParameterError, ProgramError, RadixlangError
+from radixlang.errors import ParameterError, ProgramError, RadixlangError, place_of
 from radixlang.program.program import Program
 from radixlang.state.state import State
 
@@ -140,10 +139,14 @@ def run_program(program: Program, runtime: Any, options: dict[str, Any]) -> Stat
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """An exception of the program's own Python becomes a ProgramError with its line."""
+    """An exception of the program's own Python becomes a ProgramError with its line.
+
+    Errors of ours have their place in the program as `location`.
+    """
     try:
         yield
-    except RadixlangError:
+    except RadixlangError as error:
+        error.location = place_of(error)  # from here on down: the caller's line is no program's
         raise
     except Exception as error:
         raise _as_program_error(error) from error
@@ -153,14 +156,7 @@ def _as_program_error(error: Exception) -> ProgramError:
     if isinstance(error, SyntaxError) and error.filename:  # its traceback ends in the importer
         location, said = f"{error.filename}:{error.lineno}", error.msg
     else:
-        location, said = _place_of(error), str(error)
+        location, said = place_of(error), str(error)
     if isinstance(error, KeyError) and error.args:  # whose text is the repr of its message
         said = str(error.args[0])
     return ProgramError(f"{location}: {type(error).__name__}: {said}", location=location)
-
-
-def _place_of(error: Exception) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = str(Path(__file__).resolve().parents[1])
-    place = next((f for f in reversed(frames) if not f.filename.startswith(ours)), frames[-1])
-    return f"{place.filename}:{place.lineno}"

@@ -106,7 +106,7 @@ class Choices:
     def __post_init__(self) -> None:
         if isinstance(self.options, str):
             raise InvalidConstraintError(
-                f"choices must be a sequence of strings, got the string {self.options!r}"
+                f"choices must be a list of strings, got the string {self.options!r}"
             )
         if not isinstance(self.options, Iterable):
             raise InvalidConstraintError(f"choices must be a list of strings, got {self.options!r}")

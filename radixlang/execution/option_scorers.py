@@ -37,7 +37,7 @@ def check_option_texts(options: Sequence[object]) -> None:
             raise ParameterError(f"an option must be a string that is not empty, got {option!r}")
     if len(set(options)) != len(options):
         twice = next(text for text in options if options.count(text) > 1)
-        raise ParameterError(f"the option {twice!r} is listed twice")
+        raise ParameterError(f"the option {twice!r} is listed twice; list each option once")
 
 
 def needs_unconditional(scorer: Any) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from radixlang.errors import CancelledError, DeadlineError, StateClosedError
+from radixlang.errors import CancelledError, DeadlineError, ParameterError, StateClosedError
 from radixlang.execution.branch_run import Cell, Stream
 from radixlang.execution.chat_format import ChatFormat
 from radixlang.execution.node_handlers import follow
@@ -42,6 +42,21 @@ class RunOptions:
     timeout: float | None = None
     max_total_tokens: int | None = None
     namespace: str = ""
+
+    def __post_init__(self) -> None:
+        _require(
+            self.seed is None or hasattr(self.seed, "__index__"),
+            "seed",
+            self.seed,
+            "an integer, or None to draw one",
+        )
+        _require(_is_kind(self.timeout, (int, float)) and (self.timeout or 0) >= 0,
+                 "timeout", self.timeout, "a number of seconds, or None")  # fmt: skip
+        most = self.max_total_tokens
+        _require(_is_kind(most, int) and (most is None or most >= 1),
+                 "max_total_tokens", self.max_total_tokens,
+                 "an integer of at least 1, or None for no bound")  # fmt: skip
+        _require(isinstance(self.namespace, str), "namespace", self.namespace, "a string")
 
 
 class Run(Driver):
@@ -222,6 +237,15 @@ class Run(Driver):
             self.constraints[id(node.constraint)] = self.backend.compile_constraint(node.constraint)
 
 
+def _is_kind(value: object, kind: type | tuple[type, ...]) -> bool:
+    return value is None or (isinstance(value, kind) and not isinstance(value, bool))
+
+
+def _require(ok: bool, name: str, value: object, expected: str) -> None:
+    if not ok:
+        raise ParameterError(f"{name} must be {expected}, got {value!r}")
+
+
 def _stop(cell: Cell) -> None:
     cell.is_stopping = True
     if cell.generation is not None:
@@ -230,7 +254,10 @@ def _stop(cell: Cell) -> None:
 
 def closed_error(name: str, why: str) -> StateClosedError:
     """The error of appending to a state that is over."""
-    return StateClosedError(f"state of program {name!r} {why}; nothing can be appended to it")
+    return StateClosedError(
+        f"state of program {name!r} {why}; nothing can be appended to it: append before "
+        "that, or to a state that goes on"
+    )
 
 
 def node_seed(seed: int, address: str, slot: int, sample: int = 0) -> int:

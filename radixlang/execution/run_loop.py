@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from radixlang.errors import CancelledError, ProgramError, RadixlangError
+from radixlang.errors import CancelledError, ProgramError, RadixlangError, place_of
 from radixlang.execution.branch_run import Cell, Stream
 from radixlang.execution.mailbox import Actor
 from radixlang.execution.node_handlers import HANDLERS
@@ -277,7 +277,8 @@ class Driver(Actor):
     def _wrap(self, error: BaseException, stream: Stream | None, node: Node | None) -> ProgramError:
         if isinstance(error, ProgramError):
             return error
-        location = str(node.location) if node is not None and node.location else ""
+        at = None if node is None else node.location
+        location = place_of(error) if at is None else str(at)
         branch = stream.block.path if stream is not None else ()
         tail = stream.tail() if stream is not None else ""
         lines = [f"{type(error).__name__}: {error}"]

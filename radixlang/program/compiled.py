@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from radixlang.default_runtime import get_default_runtime
+from radixlang.default_runtime import runtime_or_default
 from radixlang.errors import NeedsValueError, ParameterError
 from radixlang.execution.run import Run, RunOptions
 from radixlang.graph.next_use import future_uses
@@ -13,6 +13,7 @@ from radixlang.graph.nodes import Block, Gen, Graph, Join, Ref, Select
 from radixlang.graph.passes import hoist_shared_prefix, merge_text
 from radixlang.protocol import Backend
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams
+from radixlang.spellings import hint_for
 from radixlang.state.groups import Joined
 from radixlang.state.listeners import tell, tell_end
 from radixlang.state.state import State
@@ -38,6 +39,11 @@ class CompiledProgram:
         self._constraints: dict[int, dict[int, Any]] = {}
         self._names = _names_of(graph.root)
         self._uses = future_uses(graph)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the open arguments."""
+        return self.arguments
 
     def __call__(self, **kwargs: Any) -> State:
         """The same as `run`."""
@@ -86,8 +92,10 @@ class CompiledProgram:
         args = {name: given.pop(name) for name in self.arguments if name in given}
         missing = [name for name in self.arguments if name not in args]
         if missing:
-            raise ParameterError(f"program {self.name!r} needs the argument {missing[0]!r}")
-        backend: Backend = given.pop("runtime", None) or get_default_runtime()
+            raise ParameterError(
+                f"program {self.name!r} needs the argument {missing[0]!r}: run({missing[0]}=…)"
+            )
+        backend: Backend = runtime_or_default(given.pop("runtime", None))
         run = Run(
             self.name, backend, self._options(given), args=args, graph=self.graph,
             constraints=self._compiled_constraints(backend), uses=self._uses,
@@ -101,7 +109,7 @@ class CompiledProgram:
         run.start()
         return state
 
-    def check_options(self, options: Mapping[str, Any]) -> None:
+    def check_options(self, options: Mapping[str, Any], whose: str = "a run") -> None:
         """Raise a ParameterError for an option that no run knows."""
         self._options({key: value for key, value in options.items() if key != "check"})
 
@@ -111,8 +119,10 @@ class CompiledProgram:
         unknown = next((key for key in rest if key not in PARAM_NAMES), None)
         if unknown is not None:
             listed = ", ".join(self.arguments) or "none"
+            names = (*self.arguments, *_RUN_NAMES, "seed", "runtime", *PARAM_NAMES)
+            hint = hint_for(unknown, names, "a run", f"it has: {listed}")
             raise ParameterError(
-                f"compiled program {self.name!r} has no open argument {unknown!r}; it has: {listed}"
+                f"compiled program {self.name!r} has no open argument {unknown!r}; {hint}"
             )
         return RunOptions(defaults=SamplingParams.checked(**rest), **known)
 

@@ -8,16 +8,18 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, overload
 
-from radixlang.default_runtime import get_default_runtime
+from radixlang.default_runtime import runtime_or_default
 from radixlang.errors import ParameterError, StateClosedError, refuse_pickling
 from radixlang.execution.mailbox import running_loop
 from radixlang.execution.recorder import Recorder
 from radixlang.execution.run import Run, RunOptions
 from radixlang.graph.nodes import Arg, Graph
-from radixlang.keywords import RUN_NAMES, BatchKeywords, RunKeywords
+from radixlang.keywords import BATCH_NAMES, RUN_NAMES, BatchKeywords, RunKeywords
 from radixlang.program.launching import launches
+from radixlang.program.parameters import Parameters
 from radixlang.protocol import Backend
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams
 from radixlang.state.items import Placeholder
@@ -26,10 +28,9 @@ from radixlang.state.state import State
 from radixlang.state.stream_state import StreamState
 from radixlang.state.streaming import ProgramStream
 from radixlang.state.tracing import Tracer, is_boundary, record_boundary
-from radixlang.suggestions import suggestion
 
 if TYPE_CHECKING:
-    from typing_extensions import ParamSpec, Unpack
+    from typing_extensions import ParamSpec, Self, Unpack
 
     from radixlang.explain.explanation import Explanation
     from radixlang.graph.lints import Lint
@@ -56,7 +57,7 @@ class Program(Generic[P]):
         self.name = name or str(getattr(function, "__name__", "program"))
         self.bound = dict(bound or {})
         self.options: RunKeywords = options or {}
-        self._parameters = _parameters_of(function, self.name)
+        self._parameters = Parameters.of(function, self.name)
         self.__doc__ = function.__doc__
         self.__name__ = self.name
 
@@ -68,11 +69,18 @@ class Program(Generic[P]):
     @property
     def parameters(self) -> tuple[str, ...]:
         """Names of the arguments, the state excluded."""
-        return tuple(self._parameters)
+        return tuple(self._parameters.defaults)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Self:
+        """A method's program on an instance: its function takes `self`, then its state."""
+        if instance is None or not self._parameters.owner:
+            return self
+        bound = MethodType(self.function, instance)
+        return type(self)(bound, self.name, self.bound, self.options)
 
     def bind(self, **kwargs: Any) -> Program[...]:
         """The same program with some arguments set; explicit ones still win."""
-        self._check_arguments(kwargs)
+        self._parameters.check(kwargs)
         return Program(self.function, self.name, {**self.bound, **kwargs}, self.options)
 
     def with_options(self, **options: Unpack[RunKeywords]) -> Program[P]:
@@ -241,31 +249,30 @@ class Program(Generic[P]):
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[dict[str, Any], Run, bool]:
         """Split keywords into arguments and run options: (arguments, run, check)."""
-        own = {key: value for key, value in kwargs.items() if key in self._parameters}
+        own = {key: value for key, value in kwargs.items() if key in self._parameters.defaults}
         rest = {**self.options, **kwargs}
         for key in own:
             del rest[key]
         options: dict[str, Any] = {key: rest.pop(key) for key in RUN_NAMES if key in rest}
-        backend: Backend = options.pop("runtime", None) or get_default_runtime()
+        backend: Backend = runtime_or_default(options.pop("runtime", None))
         check = options.pop("check", True)
-        unknown = next((key for key in rest if key not in PARAM_NAMES), None)
-        if unknown is not None:
-            self._check_arguments({unknown: None}, extra=(*RUN_NAMES, *PARAM_NAMES))
-        arguments = self.arguments(self._with_positional(args, own))
+        self.check_options({**rest, "check": check})
+        arguments = self.arguments(self._parameters.by_name(args, own))
         run_options = RunOptions(defaults=SamplingParams.checked(**rest), **options)
         return arguments, Run(self.name, backend, run_options, args=arguments), check
 
     def arguments(self, given: Mapping[str, Any], tracer: Tracer | None = None) -> dict[str, Any]:
         """Bound, given and default arguments; missing ones are placeholders while tracing."""
-        self._check_arguments(given)
+        self._parameters.check_bound()
+        self._parameters.check(given)
         known = {**self.bound, **given}
-        for name, default in self._parameters.items():
+        for name, default in self._parameters.defaults.items():
             if name in known:
                 continue
             if default is not inspect.Parameter.empty:
                 known[name] = default
             elif tracer is None:
-                raise ParameterError(f"program {self.name!r} needs the argument {name!r}")
+                raise self._parameters.missing(name)
             else:
                 known[name] = Placeholder(tracer, Arg(name))
         return known
@@ -289,11 +296,16 @@ class Program(Generic[P]):
                 self.execute(run, state, arguments)
         return state
 
-    def check_options(self, options: Mapping[str, Any]) -> None:
-        """Raise a ParameterError for an option that no run knows."""
-        for name in options:
-            if name not in RUN_NAMES and name not in PARAM_NAMES:
-                self._check_arguments({name: None}, extra=(*RUN_NAMES, *PARAM_NAMES))
+    def check_options(self, options: Mapping[str, Any], whose: str = "a run") -> None:
+        """Raise a ParameterError for an option that no run knows.
+
+        `whose`: "run_batch" where a batch was given them.
+        """
+        known = (*BATCH_NAMES, *RUN_NAMES) if whose == "run_batch" else RUN_NAMES
+        unknown = [name for name in options if name not in (*RUN_NAMES, *PARAM_NAMES)]
+        self._parameters.check(dict.fromkeys(unknown), (*known, *PARAM_NAMES), whose)
+        if not isinstance(options.get("check", True), bool):
+            raise ParameterError(f"check must be True or False, got {options['check']!r}")
 
     def execute(self, run: Run, state: State, arguments: Mapping[str, Any]) -> None:
         """Run the function once; whatever it raises ends the run and is raised again."""
@@ -331,26 +343,7 @@ class Program(Generic[P]):
     ) -> dict[str, Any]:
         recorder: Recorder = state._recorder
         tracer = recorder if isinstance(recorder, Tracer) else None
-        return self.arguments(self._with_positional(args, kwargs), tracer)
-
-    def _with_positional(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        names = tuple(self._parameters)
-        if len(args) > len(names):
-            raise ParameterError(
-                f"program {self.name!r} takes {len(names)} arguments ({', '.join(names)}), "
-                f"got {len(args)}"
-            )
-        twice = next((name for name in names[: len(args)] if name in kwargs), None)
-        if twice is not None:
-            raise ParameterError(f"program {self.name!r} got the argument {twice!r} twice")
-        return {**dict(zip(names, args, strict=False)), **kwargs}
-
-    def _check_arguments(self, given: Mapping[str, Any], extra: tuple[str, ...] = ()) -> None:
-        for name in given:
-            if name not in self._parameters:
-                listed = ", ".join(self._parameters) or "none"
-                hint = suggestion(name, (*self._parameters, *extra), f"it takes: {listed}")
-                raise ParameterError(f"program {self.name!r} has no argument {name!r}; {hint}")
+        return self.arguments(self._parameters.by_name(args, kwargs), tracer)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By name, as functions are: the process that reads it imports the module."""
@@ -365,11 +358,16 @@ class Program(Generic[P]):
         return _rebound, (module, path, self.name, self.bound)
 
     def __repr__(self) -> str:
-        return f"<program {self.name}({', '.join(self._parameters)})>"
+        return f"<program {self.name}({', '.join(self.parameters)})>"
+
+    def _instead_of_appending(self) -> str:
+        return f"run it here: {self.name}(s, …)"
 
 
 @overload
 def function(target: Callable[Concatenate[State, P], object]) -> Program[P]: ...
+@overload
+def function(target: Callable[Concatenate[Any, State, P], object]) -> Program[P]: ...
 @overload
 def function(
     *, name: str | None = None
@@ -377,9 +375,11 @@ def function(
 def function(target: Callable[..., object] | None = None, *, name: str | None = None) -> Any:
     """Make a program of a function whose first parameter is its state.
 
+    A method takes `self` and then its state: `judge.grade(essay="…")` runs it on an instance.
+
     Raises:
         ParameterError: the function has no parameter for the state, takes *args or **kwargs,
-            or names a parameter like an option of `run`.
+            names a parameter like an option of `run`, or is a generator or a class.
     """
     if target is None:
         return lambda target: Program(target, name)
@@ -399,25 +399,6 @@ def _rebound(module: str, path: str, name: str, bound: Mapping[str, Any]) -> Pro
     if base is None:
         raise ParameterError(f"module {module!r} has no program {path!r} here")
     return Program(base.function, name, bound)
-
-
-def _parameters_of(target: Callable[..., Any], name: str) -> dict[str, Any]:
-    """Parameter names and defaults, the state's excluded."""
-    parameters = list(inspect.signature(target).parameters.values())
-    if not parameters:
-        raise ParameterError(f"program {name!r} needs a first parameter for its state")
-    for parameter in parameters:
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise ParameterError(
-                f"program {name!r} takes {parameter}; name every argument, so that a template, "
-                "a batch row and a trace can give it"
-            )
-        if parameter.name in RUN_NAMES:
-            raise ParameterError(
-                f"program {name!r} has a parameter {parameter.name!r}, which is an option of "
-                "run(); rename the parameter"
-            )
-    return {parameter.name: parameter.default for parameter in parameters[1:]}
 
 
 def _drive(target: Callable[..., Any], state: State, arguments: Mapping[str, Any]) -> Any:

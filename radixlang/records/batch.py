@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from radixlang.default_runtime import get_default_runtime
+from radixlang.default_runtime import runtime_or_default
 from radixlang.errors import ParameterError, ProgramError, program_error
 from radixlang.execution.run import node_seed
 from radixlang.progress import row_bar
@@ -21,6 +21,7 @@ from radixlang.protocol import Backend
 from radixlang.records.made_by import made_by
 from radixlang.records.result import Result
 from radixlang.records.result_file import ResultFile
+from radixlang.records.rows import as_rows
 from radixlang.records.workers import Workers
 from radixlang.state.listeners import tell_end
 from radixlang.state.state import State
@@ -34,13 +35,18 @@ class Launchable(Protocol):
         """Its name."""
         ...
 
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the arguments that a row gives."""
+        ...
+
     def launch(
         self, row: Mapping[str, Any], finish: Callable[[State], None], **options: Any
     ) -> State:
         """Start a run and return at once; `finish(state)` is called once, when it has ended."""
         ...
 
-    def check_options(self, options: Mapping[str, Any]) -> None:
+    def check_options(self, options: Mapping[str, Any], whose: str = "a run") -> None:
         """Raise a ParameterError for an option that no run knows."""
         ...
 
@@ -56,7 +62,7 @@ def run_batch(
 
     `progress` None shows a bar on a terminal, for batches that take more than a moment.
     """
-    held = list(rows)
+    held = as_rows(rows, program.parameters)
     results: list[Result | None] = [None] * len(held)
     with row_bar(len(held), wanted=progress) as bar:
         for result in as_completed(program, held, **options):
@@ -79,7 +85,7 @@ def as_completed(
     """Results as rows finish.
 
     Args:
-        rows: the arguments of each row; they are never changed.
+        rows: the arguments of each row, which are never changed; or a table, see `as_rows`.
         max_workers: threads for programs that wait for values in Python.
         max_in_flight: rows that run at the same time.
         save_to: a JSONL file. Each result is appended as it comes; rows that the file already
@@ -91,11 +97,10 @@ def as_completed(
         ParameterError: an option that `run` does not know, or a file that holds something else:
             results of other rows, of another program, model or option, or no results at all.
     """
-    for name, value in (("max_workers", max_workers), ("max_in_flight", max_in_flight)):
-        if type(value) is not int or value < 1:
-            raise ParameterError(f"{name} must be an integer of at least 1, got {value!r}")
-    held = [dict(row) for row in rows]
-    backend = runtime or get_default_runtime()
+    held = as_rows(rows, program.parameters)
+    backend = runtime_or_default(runtime)
+    _check_counts(max_workers=max_workers, max_in_flight=max_in_flight)
+    program.check_options(options, "run_batch")
     log = None
     if save_to is not None:
         made = made_by(program, backend.model_name, {"seed": seed, **options})
@@ -115,6 +120,12 @@ def as_completed(
         workers.close()
 
 
+def _check_counts(**counts: object) -> None:
+    for name, count in counts.items():
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise ParameterError(f"{name} must be an integer of at least 1, got {count!r}")
+
+
 class _Batch:
     def __init__(
         self, program: Launchable, rows: list[dict[str, Any]], backend: Backend,
@@ -132,8 +143,6 @@ class _Batch:
 
     def results(self, workers: Workers, todo: list[int]) -> Iterator[Result]:
         """Start all rows, hand out what finishes."""
-        if todo:  # an unknown option is an error of the call, not of every row
-            self.program.check_options(self.options)
         for index in todo:
             workers.submit(partial(self._start, index))
         for _ in todo:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from radixlang.constraints.typed_values import to_json
-from radixlang.default_runtime import get_default_runtime
+from radixlang.default_runtime import runtime_or_default
 from radixlang.execution.branch_run import Cell, Stream, TurnMark, piece_text
 from radixlang.execution.prompt_parts import emit
 from radixlang.execution.run import Run, RunOptions
@@ -122,7 +122,7 @@ def resume(
     check_version(data, _KIND, _VERSION)
     check_fields(data, _FIELDS, _KIND)
     kept = check_namespace(data.get("namespace"), namespace, _KIND)
-    backend = runtime or get_default_runtime()
+    backend = runtime_or_default(runtime)
     options = RunOptions(data["seed"], SamplingParams.checked(**defaults), timeout,
                          max_total_tokens, kept)  # fmt: skip
     run = Run(data["program"], backend, options).start()

@@ -37,6 +37,8 @@ class ResultFile:
         Raises:
             ParameterError: the file holds something else; it is left as it is.
         """
+        if self.path.is_dir():
+            raise ParameterError(f"save_to {str(self.path)!r} is a folder; name a file in it")
         if not self.path.exists():
             return {}
         data = self.path.read_bytes()

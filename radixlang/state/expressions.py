@@ -11,6 +11,7 @@ from radixlang.execution.option_scorers import check_option_texts, check_scorer
 from radixlang.keywords import CONSTRAINT_NAMES, CONSTRAINT_OPTIONS
 from radixlang.protocol import check_role
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams
+from radixlang.spellings import hint_for
 from radixlang.state.items import (
     Appendable,
     Expr,
@@ -22,7 +23,6 @@ from radixlang.state.items import (
     SelectItem,
     as_expr,
 )
-from radixlang.suggestions import suggestion
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -70,7 +70,10 @@ def gen(name: Any = None, type: Any = None, /, *, n: int = 1, **options: Any) ->
     """
     if name is not None and not isinstance(name, str):
         if type is not None:
-            raise ParameterError(f"a gen's name must be a string, got {name!r}")
+            raise ParameterError(
+                f"a gen's name must be a string, got {name!r}; the name comes first and then the "
+                "type, as in gen('x', int)"
+            )
         name, type = None, name
     _check_name(name)
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
@@ -82,7 +85,7 @@ def gen(name: Any = None, type: Any = None, /, *, n: int = 1, **options: Any) ->
 
 def select(
     name: str | None,
-    choices: Iterable[str] | Placeholder,
+    choices: Iterable[str] | Placeholder = (),
     *,
     scorer: Scorer = "likelihood",
 ) -> Expr[str]:
@@ -106,6 +109,8 @@ def select(
         return Expr((SelectItem(name, choices, scorer),))
     if isinstance(choices, str):
         raise ParameterError(f"select needs a list of options, got the string {choices!r}")
+    if not isinstance(choices, Iterable):
+        raise ParameterError(f"select needs a list of options, got {choices!r}")
     options = tuple(choices)
     texts = [option for option in options if not isinstance(option, Placeholder)]
     if texts or not options:
@@ -174,13 +179,16 @@ def assistant_end() -> Expr[Any]:
 
 def _check_name(name: str | None) -> None:
     if name is not None and (not isinstance(name, str) or not name):
-        raise ParameterError(f"a variable's name must be a string that is not empty, got {name!r}")
+        raise ParameterError(
+            f"a variable's name must be a string that is not empty, got {name!r}; the name comes "
+            "first, as in gen('x', int) and select('x', ['a', 'b']), and None binds nothing"
+        )
 
 
 def _check_options(options: dict[str, Any]) -> dict[str, Any]:
     for key in options:
         if key not in PARAM_NAMES:
-            hint = suggestion(key, _GEN_NAMES)
+            hint = hint_for(key, _GEN_NAMES, "gen")
             raise ParameterError(f"gen got an unknown option {key!r}; {hint}")
     for key, value in options.items():
         if isinstance(value, list):

@@ -10,6 +10,7 @@ from radixlang.execution.recorder import Recorder
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Fork, Join, Node, Ref
 from radixlang.state.items import Appendable, Placeholder
+from radixlang.state.variables import unknown_variable
 
 if TYPE_CHECKING:
     from radixlang.state.state import State
@@ -46,6 +47,8 @@ class ForkGroup:
     def __getitem__(self, key: int | slice | str) -> Any:
         """A branch, some of them, or the values of a variable (None where a branch lacks it)."""
         if isinstance(key, str):
+            if not any(key in child for child in self._children):
+                raise unknown_variable(key, list(_all_names(self)), "any branch of the fork")
             return [_value_or_none(child, key) for child in self._children]
         return self._children[key]
 
@@ -59,7 +62,9 @@ class ForkGroup:
     ) -> ForkGroup:
         if isinstance(item, (list, tuple)):
             if len(item) != len(self):
-                raise ParameterError(f"{len(item)} items were given to {len(self)} branches")
+                raise ParameterError(
+                    f"{len(item)} items were given to {len(self)} branches; give one item for each"
+                )
             items: Iterable[Appendable] = item
         elif callable(item) and not isinstance(item, Placeholder):
             items = (item(index) for index in range(len(self)))
@@ -254,7 +259,10 @@ def _record_join(state: State, group: ForkGroup, name: str | None, **fields: Any
     refs = () if name is None else tuple(child._own_ref(name) for child in group)
     if fields["missing"] == "raise" and name is not None and None in refs:
         lacking = ", ".join(str(index) for index, ref in enumerate(refs) if ref is None)
-        raise ParameterError(f"no variable {name!r} in branch {lacking} of the fork")
+        raise ParameterError(
+            f"no variable {name!r} in branch {lacking} of the fork; generate it in every branch, "
+            'or join with missing="none"'
+        )
     slot = state._new_slot()
     node = Join(slot, name, group.children_range, refs, location=recorder.location(), **fields)
     recorder.record(state._block, node)
@@ -272,7 +280,10 @@ def _check_join(
     state: State, group: ForkGroup, names: tuple[str, ...], text: bool, reduce: Any, missing: str
 ) -> None:
     if not isinstance(group, ForkGroup) or group.parent is not state:
-        raise ParameterError("join needs a group that was forked from this state")
+        raise ParameterError(
+            "join needs a group that was forked from this state; group.join(…) joins it where it "
+            "was forked"
+        )
     if text and (names or reduce):
         raise ParameterError("join takes text=True, or names, not both")
     if reduce is not None and len(names) != 1:

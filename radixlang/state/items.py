@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 from radixlang.errors import NeedsValueError, ParameterError
@@ -11,6 +12,7 @@ from radixlang.execution.recorder import Recorder
 from radixlang.graph.nodes import Arg, Ref
 from radixlang.protocol import OptionScore
 from radixlang.sampling_params import SamplingParams
+from radixlang.suggestions import shortened
 
 if TYPE_CHECKING:
     from radixlang.constraints.specs import Constraint
@@ -85,7 +87,13 @@ class Expr(Generic[T]):
         return f"Expr({', '.join(map(repr, self.items))})"
 
     def __format__(self, spec: str) -> str:
-        raise ParameterError("an expression cannot stand in an f-string; write 'text' + gen(…)")
+        return str(self)
+
+    def __str__(self) -> str:
+        raise ParameterError(
+            "gen(…), select(…) and roles cannot stand inside a string, such as an f-string or '%s' "
+            "% …; write 'text' + gen(…) + 'text' (repr(…) shows an expression)"
+        )
 
 
 Appendable: TypeAlias = "str | Placeholder | Expr[Any]"
@@ -97,10 +105,26 @@ def as_expr(value: Appendable) -> Expr[Any]:
         return value
     if isinstance(value, (str, Placeholder)):
         return Expr((value,))
+    shown = f"the function {value.__name__}" if isfunction(value) else shortened(value)
     raise ParameterError(
-        f"cannot append {value!r} of type {type(value).__name__}; "
-        "append text, gen(…), select(…) or a role, and str(…) anything else"
+        f"cannot append {shown} of type {type(value).__name__}; {_instead_of(value)}"
     )
+
+
+def _instead_of(value: object) -> str:
+    """What to write where a value cannot be appended."""
+    if isfunction(value):
+        return f"call it, as in {value.__name__}(…)"
+    if isinstance(value, (list, tuple)):
+        return "join its parts with +, or append them one by one; group += […] is for a fork"
+    if isinstance(value, (bytes, bytearray)):
+        return "append text: value.decode()"
+    if value is None:
+        return "append text, gen(…), select(…) or a role; a function without a return gives None"
+    instead = getattr(value, "_instead_of_appending", None)
+    if instead is not None:
+        return str(instead())
+    return "append text, gen(…), select(…) or a role, and str(…) anything else"
 
 
 class Placeholder:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 
 from radixlang.errors import ParameterError, StateClosedError
 from radixlang.execution.recorder import Recorder
@@ -40,8 +40,14 @@ from radixlang.state.items import (
     as_expr,
 )
 from radixlang.state.role_context import RoleContext
+from radixlang.state.state_hints import (
+    added_error,
+    check_no_content,
+    unknown_attribute,
+)
 from radixlang.state.state_values import converted
 from radixlang.state.variables import Captured, Constant, Named, Names, Outer
+from radixlang.suggestions import shortened
 
 if TYPE_CHECKING:
     from typing import ParamSpec
@@ -82,6 +88,18 @@ class State(Named):
         else:
             self._add_items(as_expr(item).items)
         return self
+
+    if not TYPE_CHECKING:  # checkers know by themselves what a state has not
+
+        def __add__(self, other: object) -> NoReturn:
+            raise added_error(self._recorder.name)
+
+        __radd__ = __add__
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_"):
+                raise AttributeError(f"a state has no attribute {name!r}")
+            raise unknown_attribute(self, name)
 
     def append(self, item: Appendable) -> State:
         """The same as `s += item`, for where a statement cannot stand."""
@@ -178,7 +196,9 @@ class State(Named):
         check_role(role)
         self._check_open()
         if self._role is not None:
-            raise ParameterError(f"turn {role!r} opened inside the open turn {self._role!r}")
+            raise ParameterError(
+                f"turn {role!r} opened inside the open turn {self._role!r}; close that one first"
+            )
         self._record(RoleBegin(role, self._recorder.location()))
         self._role = role
         return self
@@ -188,7 +208,8 @@ class State(Named):
         self._check_open()
         if self._role != role:
             is_open = f"{self._role!r} is open" if self._role else "no turn is open"
-            raise ParameterError(f"turn {role!r} cannot close: {is_open}")
+            raise ParameterError(f"turn {role!r} cannot close: {is_open}; open it first, or write "
+                                 f"with s.{role}(): …")  # fmt: skip
         self._record(RoleEnd(role, self._recorder.location()))
         self._role = None
         return self
@@ -197,16 +218,19 @@ class State(Named):
         """`with s.role("tool"): …` is one turn, closed also when the body raises."""
         return RoleContext(self, name)
 
-    def system(self) -> RoleContext:
+    def system(self, *content: NoReturn) -> RoleContext:
         """`with s.system(): …`"""
+        check_no_content("system", content)
         return RoleContext(self, "system")
 
-    def user(self) -> RoleContext:
+    def user(self, *content: NoReturn) -> RoleContext:
         """`with s.user(): …`"""
+        check_no_content("user", content)
         return RoleContext(self, "user")
 
-    def assistant(self) -> RoleContext:
+    def assistant(self, *content: NoReturn) -> RoleContext:
         """`with s.assistant(): …`"""
+        check_no_content("assistant", content)
         return RoleContext(self, "assistant")
 
     # -- branching ----------------------------------------------------------------------
@@ -223,7 +247,12 @@ class State(Named):
 
         self._check_open()
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-            raise ParameterError(f"fork needs a number of branches of at least 1, got {n!r}")
+            many = (
+                "; for a branch an item: s.fork(len(items))" if isinstance(n, (list, tuple)) else ""
+            )
+            raise ParameterError(
+                f"fork needs a number of branches of at least 1, got {shortened(n)}{many}"
+            )
         if on_error not in ("cancel", "collect"):
             raise ParameterError(f'on_error must be "cancel" or "collect", got {on_error!r}')
         outer = self._freeze_names()
@@ -312,7 +341,7 @@ class State(Named):
     def choose(self, name: str, index: int | Callable[[list[Any]], int]) -> State:
         """Go on from one sample of gen(name, n=…); a function picks it from the values."""
         if self._samples is None or self._samples[0] != name:
-            raise ParameterError(f"no gen({name!r}, n=…) is waiting for a choice in this state")
+            raise self._no_samples(name)
         group = self._samples[1]
         picked = index if isinstance(index, int) else index(list(self[name]))
         return self.adopt(group, picked)
@@ -320,8 +349,13 @@ class State(Named):
     def samples(self, name: str) -> ForkGroup:
         """The group of branches that gen(name, n=…) made."""
         if self._samples is None or self._samples[0] != name:
-            raise KeyError(f"no gen({name!r}, n=…) is waiting for a choice in this state")
+            raise self._no_samples(name)
         return self._samples[1]
+
+    def _no_samples(self, name: str) -> ParameterError:
+        return ParameterError(
+            f"no samples of {name!r} wait for a choice here; append gen({name!r}, n=…) first"
+        )
 
     # -- nesting ------------------------------------------------------------------------
 
@@ -363,6 +397,11 @@ class State(Named):
     def _open_call(self, program: NestedProgram[...], scope: Scope) -> State:
         self._check_open()
         check_scope(scope)
+        if not hasattr(program, "call_with"):
+            raise ParameterError(
+                f"call takes a program, got {shortened(program)}; a program is a function under "
+                "@radixlang.function, or radixlang.load_template(…)"
+            )
         if self._role is not None and scope != "isolate":
             raise ParameterError(f"close the turn {self._role!r} before calling a program")
         block = self._recorder.new_blocks(self._block, "call", 1)[0]
@@ -417,4 +456,7 @@ class State(Named):
         return self._settled().messages()
 
     def __iter__(self) -> Iterator[Any]:
-        raise TypeError("a state is not iterable; iterate s.fork(n), or s.stream(name)")
+        raise ParameterError("a state is not iterable; iterate s.fork(n), or s.stream(name)")
+
+    def _instead_of_appending(self) -> str:
+        return "append what it has: state.text() or state['x']; branches come together by s.join"

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, NoReturn, TypeVar, overload
 
-from radixlang.errors import NeedsValueError, ParameterError, ProgramError, refuse_pickling
+from radixlang.errors import (
+    NeedsValueError,
+    ParameterError,
+    ProgramError,
+    ValueParseError,
+    refuse_pickling,
+)
 from radixlang.execution.branch_run import Cell, Choice, Stream
 from radixlang.execution.recorder import Recorder
 from radixlang.execution.run import Run
@@ -44,7 +50,7 @@ class Reading(Viewed):
         """The value of a variable; waits for it.
 
         Raises:
-            KeyError: no such variable.
+            UnknownVariableError: no such variable (also a KeyError).
             NeedsValueError: it is not there yet, and waiting would stop the event loop that this
                 `async def` program runs on; `await s.aget(name)` waits there.
             ProgramError: the first error of this program.
@@ -176,14 +182,18 @@ class Reading(Viewed):
         """The Completion behind a variable: tokens, log-probabilities, usage."""
         cell = self._finished_cell(name)
         if cell.completion is None:
-            raise ParameterError(f"{name!r} was not made by a gen")
+            raise ParameterError(
+                f"{name!r} was not made by a gen; what a select chose is s.choice({name!r})"
+            )
         return cell.completion
 
     def choice(self, name: str) -> Choice:
         """The outcome of a select: scores, distribution and ties."""
         cell = self._finished_cell(name)
         if cell.choice is None:
-            raise ParameterError(f"{name!r} was not made by a select")
+            raise ParameterError(
+                f"{name!r} was not made by a select; of a gen there is s.completion({name!r})"
+            )
         return cell.choice
 
     def usage(self, name: str | None = None) -> Usage:
@@ -197,7 +207,10 @@ class Reading(Viewed):
         """The run and the cell of a variable; `instead`: what an async program writes."""
         found = self._lookup(name)
         if not isinstance(found, Ref):
-            raise ParameterError(f"{name!r} is not one generation: it was joined or set by Python")
+            raise ParameterError(
+                f"{name!r} is not one generation: it was joined or set by Python; read "
+                f"s[{name!r}], or ask the branch that generated it"
+            )
         run = self._run()
         if instead:
             is_ready = run.cell(found.block, found.slot, found.name).done
@@ -255,7 +268,13 @@ def converted(value: Any, kind: Any) -> Any:
         return value
     from radixlang.constraints.typed_values import output_for
 
-    return output_for(kind).convert(value)
+    try:
+        return output_for(kind).convert(value)
+    except ValueParseError as error:
+        shown = getattr(kind, "__name__", str(kind))
+        raise ValueParseError(
+            f"{error}; gen(…, {shown}) would have generated one", error.partial
+        ) from error
 
 
 def _base_settled(stream: Stream) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from radixlang.errors import NeedsValueError, ParameterError
+from radixlang.errors import NeedsValueError, ParameterError, UnknownVariableError
 from radixlang.graph.nodes import Ref
+from radixlang.state.items import Expr
 from radixlang.state.state_values import Reading
+from radixlang.suggestions import nearest
 
 Names = dict[str, Any]
 Outer = tuple[Names, Any]  # (names, outer Outer or None)
@@ -41,6 +43,14 @@ class Captured:
         if not isinstance(text, str):
             raise NeedsValueError(f"the capture {self.name!r} of {text!r} was asked for")
         return (match(self.constraint, text).captures or {}).get(self.name)
+
+
+def unknown_variable(name: str, names: list[str], where: str) -> UnknownVariableError:
+    """The error of a name that is not bound, with the nearest one that is."""
+    close = nearest(name, names)
+    hint = f"did you mean {close!r}? " if close else ""
+    known = ", ".join(map(repr, names)) or "none yet"
+    return UnknownVariableError(f"no variable {name!r} in {where}; {hint}bound: {known}")
 
 
 def captures_of(constraint: Any) -> tuple[str, ...]:
@@ -107,8 +117,7 @@ class Named(Reading):
             if name in outer[0]:
                 return outer[0][name]
             outer = outer[1]
-        known = ", ".join(map(repr, self.names())) or "none yet"
-        raise KeyError(f"no variable {name!r} in program {self._recorder.name!r}; bound: {known}")
+        raise unknown_variable(name, self.names(), f"program {self._recorder.name!r}")
 
     def names(self, own: bool = False) -> list[str]:
         """Variables visible here in order of binding; `own`: only those bound since the fork."""
@@ -125,4 +134,9 @@ class Named(Reading):
     def __setitem__(self, name: str, value: Any) -> None:
         """Bind a value of Python to a variable of this branch."""
         self._check_open()
+        if isinstance(value, Expr):
+            raise ParameterError(
+                f"s[{name!r}] = … binds a value of Python, and binds nothing that is generated; "
+                f"write s += gen({name!r}, …), then read s[{name!r}]"
+            )
         self._bind(name, Constant(value))

@@ -21,6 +21,7 @@ SEAM = {
     "protocol",
     "reply",
     "sampling_params",
+    "spellings",
     "suggestions",
     "user_code",
 }

@@ -1,0 +1,59 @@
+"""Rows of a batch: what is taken for them in memory, each as a dict of arguments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from radixlang.errors import ParameterError
+from radixlang.suggestions import shortened
+
+
+def as_rows(rows: Any, names: Iterable[str] = ()) -> list[dict[str, Any]]:
+    """The rows as dicts of arguments.
+
+    Args:
+        rows: an iterable of mappings, such as a list of dicts or a datasets.Dataset; or a table: a
+            DataFrame of pandas or polars, whose missing cells become None, or a Table of pyarrow.
+        names: the program's arguments, for what a message shows.
+
+    Raises:
+        ParameterError: something else, or a row that is no mapping.
+    """
+    shape = "{" + ", ".join(f"{name!r}: …" for name in names) + "}"
+    if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
+        raise ParameterError(
+            f"rows are a list of dicts [{shape}] or a table, got {shortened(rows)}; "
+            "radixlang.read_rows(path) reads a file"
+        )
+    if isinstance(rows, Mapping):
+        raise ParameterError(
+            f"rows are a list of dicts [{shape}] or a table, got a dict of {shortened([*rows])}; "
+            "one row is [{…}], and of a DatasetDict take one split"
+        )
+    return [_row(index, row, shape) for index, row in enumerate(_table_rows(rows))]
+
+
+def _table_rows(rows: Any) -> Iterable[Any]:
+    if hasattr(rows, "iter_rows") and hasattr(rows, "columns"):  # polars
+        return rows.iter_rows(named=True)  # type: ignore[no-any-return]
+    if hasattr(rows, "to_pylist"):  # pyarrow
+        return rows.to_pylist()  # type: ignore[no-any-return]
+    if hasattr(rows, "itertuples") and hasattr(rows, "to_dict"):  # pandas
+        return ({key: _known(cell) for key, cell in row.items()} for row in rows.to_dict("records"))
+    return rows  # type: ignore[no-any-return]
+
+
+def _known(cell: Any) -> Any:
+    """A cell of pandas; None for NaN, NaT and NA."""
+    is_missing = type(cell).__name__ in ("NAType", "NaTType")
+    return None if is_missing or (isinstance(cell, float) and math.isnan(cell)) else cell
+
+
+def _row(index: int, row: Any, shape: str) -> dict[str, Any]:
+    if not isinstance(row, Mapping):
+        raise ParameterError(
+            f"row {index} is no dict of arguments but {shortened(row)}; write {shape}"
+        )
+    return dict(row)
