@@ -119,7 +119,7 @@ _HOMES = {
     "program.tools": "ToolBox",
 }
 hooks.bind(
-    explain_graph="radixlang.explain.explanation",
+    explain_graph="radixlang.explain.dry_run",
     match_text="radixlang.runtime.constraints.matcher",
 )
 _HOME = {name: f"radixlang.{home}" for home, names in _HOMES.items() for name in names.split()}

@@ -60,7 +60,7 @@ def get_default_runtime() -> Backend:
     global _default
     with _lock:
         if _default is None:
-            from radixlang import Runtime
+            from radixlang.runtime.runtime import Runtime
 
             _default = Runtime()
         return _default

@@ -29,7 +29,7 @@ def _fake() -> Any:
 
 def _runtime(args: argparse.Namespace, options: dict[str, Any]) -> Any:
     _say("loading the model …")
-    from radixlang import Runtime
+    from radixlang.runtime.runtime import Runtime
 
     if args.context is not None:
         options["context_length"] = args.context

@@ -12,7 +12,7 @@ from collections.abc import Callable
 _IDLE_S = 2.0  # the deadline thread goes away after this long without anything to watch
 
 
-class Deadlines:
+class DeadlineWatch:
     """Calls functions at a time; one daemon thread, alive only while something is watched."""
 
     def __init__(self) -> None:
@@ -71,4 +71,4 @@ class Deadlines:
         return None
 
 
-deadlines = Deadlines()
+deadlines = DeadlineWatch()

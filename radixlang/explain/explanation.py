@@ -1,44 +1,21 @@
-"""What a run will cost, without a model: the graph runs dry on a backend that only counts.
-
-The dry backend is an ordinary Backend: the same executor walks the same graph, every
-generation is as long as its max_tokens or its constraint lets it be (or as told, or as measured),
-and a prefix trie counts what is shared. With a tokenizer the counts of text are exact.
-"""
+"""What a run will cost: the edges of its prompts, and how many generations read each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
-from radixlang.errors import ParameterError
-from radixlang.execution.branch_run import Cell
-from radixlang.execution.run import Run, RunOptions, node_seed
 from radixlang.graph.nodes import (
-    Block,
     Dynamic,
-    Fork,
-    Gen,
     Graph,
-    Join,
     Location,
-    Select,
-    Text,
-    copy_block,
-    relinked,
 )
-from radixlang.graph.token_bounds import most_tokens
-from radixlang.protocol import Completion, Message, OptionScore, Usage
-from radixlang.sampling_params import SamplingParams
-from radixlang.testing import FakeBackend
-from radixlang.testing.fake_branch import Plan
-from radixlang.testing.fake_tokens import TextCodec
+from radixlang.hooks import hook
+from radixlang.notebook_cells import cell, figures_html, table_html
 
 if TYPE_CHECKING:
     from radixlang.state.state import State
-
-_FIRST_MADE_UP = 1 << 40  # token ids that no tokenizer gives
-_BYTES_PER_TOKEN = 4  # of English text; only without a tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +66,7 @@ class Explanation:
         """Peak KV memory in bytes."""
         return self.peak_kv_tokens * bytes_per_token
 
-    def check(self, state: State) -> Comparison:
+    def check(self, state: State) -> CheckedPrediction:
         """Predict again with what a finished run has generated, and compare with its usage."""
         run = state._run()
         cells = {
@@ -97,9 +74,9 @@ class Explanation:
             for key, cell in run.cells.items()
             if (slot := key & ((1 << 24) - 1)) >= 0
         }
-        again = explain_graph(self.graph, self.codec, chat=run.backend, _cells=cells)
+        again = hook("explain_graph")(self.graph, self.codec, chat=run.backend, _cells=cells)
         usage = state.usage()
-        return Comparison(
+        return CheckedPrediction(
             predicted=(again.num_prompt_tokens, again.num_shared_tokens,
                        again.num_generated_tokens),
             measured=(usage.num_prompt_tokens, usage.num_cached_tokens,
@@ -123,9 +100,7 @@ class Explanation:
         )
 
     def _repr_html_(self) -> str:
-        from radixlang.explain.cells import explanation_to_cell
-
-        return explanation_to_cell(self)
+        return _cell(self)
 
     def __str__(self) -> str:
         lines = [f"program {self.program}: {self.num_generations} generations"]
@@ -146,7 +121,7 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class CheckedPrediction:
     """(prompt, cached, generated) tokens, predicted for what was generated and measured."""
 
     predicted: tuple[int, int, int]
@@ -158,190 +133,22 @@ class Comparison:
         return self.predicted == self.measured
 
 
-def explain_graph(
-    graph: Graph, tokenizer: Any = None, *, lengths: Mapping[str, int] | None = None,
-    chat: Any = None, _cells: Mapping[tuple[int, int], Cell] | None = None,
-) -> Explanation:  # fmt: skip
-    """Predict tokens by edge, sharing and memory of a graph.
-
-    Args:
-        tokenizer: an object with encode(text), or a runtime; None counts 4 bytes a token.
-        lengths: tokens that a variable's generations will have; others have max_tokens, or those
-            of the longest text under their constraint where that is less.
-        chat: an object with render_chat; a runtime given as tokenizer serves too. None: ChatML.
-
-    Raises:
-        ParameterError: an argument of the graph is still open.
-    """
-    missing = graph.arguments()
-    if missing:
-        raise ParameterError(f"explain needs the argument {missing[0]!r} of {graph.name!r}")
-    plain = _plain_graph(graph)
-    backend = DryBackend(plain, tokenizer, lengths or {}, chat or tokenizer, _cells or {})
-    backend.bound(graph)
-    run = Run(graph.name, backend, RunOptions(seed=0), graph=plain).start()
-    run.wait(lambda: run.finished)
-    if run.error is not None:
-        raise run.error
-    return backend.explanation(graph, tokenizer)
-
-
-def _plain_graph(graph: Graph) -> Graph:
-    """The graph without types, constraints and user functions: lengths are all that counts."""
-    blocks = [copy_block(block) for block in graph.blocks]
-    for block in blocks:
-        block.nodes = [_plain_node(node) for node in block.nodes]
-    return relinked(graph.name, blocks)
-
-
-def _plain_node(node: Any) -> Any:
-    if isinstance(node, Gen):
-        return replace(node, constraint=None, output=None)
-    if isinstance(node, Select):
-        return replace(node, scorer="likelihood")
-    if isinstance(node, Join) and node.mode == "reduce":
-        return replace(node, mode="list", reducer=None)
-    return node
-
-
-class _ByteGroups:
-    """Counts tokens as groups of bytes; stable under cuts only to a token."""
-
-    def encode(self, text: str) -> list[int]:
-        data = text.encode("utf-8", "surrogatepass")
-        step = _BYTES_PER_TOKEN
-        return [int.from_bytes(data[at : at + step], "big") for at in range(0, len(data), step)]
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return ""
-
-
-class DryBackend(FakeBackend):
-    """A Backend that generates tokens nobody has seen, as many as predicted."""
-
-    def __init__(
-        self, graph: Graph, tokenizer: Any, lengths: Mapping[str, int], chat: Any,
-        cells: Mapping[tuple[int, int], Cell],
-    ) -> None:  # fmt: skip
-        super().__init__(tokens=tokenizer or _ByteGroups(), model_name="dry run")
-        self._graph, self._lengths, self._chat, self._cells = graph, lengths, chat, cells
-        self._by_seed: dict[int | None, tuple[Block, Gen]] = {
-            node_seed(0 if node.params.seed is None else node.params.seed, block.address,
-                      node.slot): (block, node)
-            for block, node in graph.walk() if isinstance(node, Gen)
-        }  # fmt: skip
-        self._bounds: dict[tuple[int, int], int] = {}
-        self._next_id = _FIRST_MADE_UP
-        self._ends: dict[int, int] = {}
-        self._generated: dict[tuple[int, int], int] = {}
-
-    def bound(self, graph: Graph) -> None:
-        """Take the longest text of each constraint of the graph, where it has one."""
-
-        def count(text: str) -> int:
-            return len(self.codec.encode_run([text], at_start=False))
-
-        longest: dict[Any, int | None] = {}
-        for block, node in graph.walk():
-            if isinstance(node, Gen) and node.constraint is not None:
-                if node.constraint not in longest:
-                    longest[node.constraint] = most_tokens(node.constraint, count)
-                most = longest[node.constraint]
-                if most is not None:
-                    self._bounds[(block.id, node.slot)] = most
-
-    def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
-        """The template of the model asked about, or ChatML."""
-        render = getattr(self._chat, "render_chat", None)
-        if render is None:
-            return super().render_chat(messages, add_generation_prompt=add_generation_prompt)
-        return str(render(messages, add_generation_prompt=add_generation_prompt))
-
-    def answer(
-        self, namespace: str, prompt: list[int], params: SamplingParams, constraint: Any
-    ) -> Plan:
-        """Made-up tokens of the predicted number, or what was measured."""
-        block, node = self._by_seed[params.seed]
-        completion = self._completion(block, node, params)
-        cached = self._trie(namespace).insert(prompt)
-        usage = Usage(len(prompt), cached, len(prompt) - cached, len(completion.token_ids))
-        self._ends[block.id] = len(prompt) + len(completion.token_ids)
-        self._generated[(block.id, node.slot)] = len(completion.token_ids)
-        return Plan([], replace(completion, usage=usage), None)
-
-    def _completion(self, block: Block, node: Gen, params: SamplingParams) -> Completion:
-        cell = self._cells.get((block.id, node.slot))
-        if cell is not None and cell.completion is not None:
-            return cell.completion
-        most = min(params.max_tokens, self._bounds.get((block.id, node.slot), params.max_tokens))
-        length = self._lengths.get(node.name or "", most)
-        ids = tuple(range(self._next_id, self._next_id + length))
-        self._next_id += length
-        return Completion(" word" * length, ids, "length")
-
-    def score_options(
-        self, namespace: str, prompt: list[int], options: Sequence[str]
-    ) -> list[OptionScore]:
-        """The option measured, or the longest: the most a select can cost."""
-        self._trie(namespace).insert(prompt)
-        chosen = {cell.choice.text for cell in self._cells.values() if cell.choice is not None}
-        found = []
-        for option in options:
-            ids = tuple(self.codec.encode_run([option], at_start=False))
-            best = option in chosen if chosen else len(ids)
-            found.append(OptionScore(option, ids, (float(best),) * max(1, len(ids))))
-        return found
-
-    def explanation(self, graph: Graph, tokenizer: Any) -> Explanation:
-        """What the dry run has counted."""
-        stats = self.stats()
-        return Explanation(
-            program=graph.name,
-            edges=tuple(_edges(graph, self.codec, self._generated)),
-            num_generations=len(self._generated),
-            num_prompt_tokens=stats.num_prompt_tokens,
-            num_shared_tokens=stats.num_cached_tokens,
-            num_unique_tokens=stats.num_computed_tokens,
-            num_generated_tokens=stats.num_generated_tokens,
-            peak_kv_tokens=sum(trie.num_tokens for trie in self._tries.values()),
-            unshared_kv_tokens=sum(self._ends.values()),
-            is_exact=tokenizer is not None,
-            boundary=graph.first_dynamic(),
-            graph=graph,
-            codec=tokenizer,
-        )
-
-
-def _edges(graph: Graph, codec: TextCodec, generated: Mapping[tuple[int, int], int]) -> list[Edge]:
-    from radixlang.graph.next_use import future_uses
-    from radixlang.graph.passes import merge_text
-
-    merged = merge_text(graph)
-    uses = future_uses(merged)
-    edges = []
-    for block in merged.blocks:
-        for index, node in enumerate(block.nodes):
-            readers = uses[(block.id, index)].num_generations
-            if isinstance(node, Text):
-                edges.append(_text_edge(block, node, codec, readers))
-            elif isinstance(node, Fork) and node.prefix:
-                text = "".join(part for part in node.prefix if isinstance(part, str))
-                count = len(codec.encode_run([text], at_start=False))
-                edges.append(Edge(block.path, "fork", _label(text), count, readers, node.location))
-            elif isinstance(node, Gen):
-                count = generated.get((block.id, node.slot), 0)
-                edges.append(
-                    Edge(block.path, "gen", node.name or "", count, readers, node.location)
-                )
-    return edges
-
-
-def _text_edge(block: Block, node: Text, codec: TextCodec, readers: int) -> Edge:
-    texts = [part for part in node.parts if isinstance(part, str)]
-    count = len(codec.encode_run(texts, at_start=False))
-    return Edge(block.path, "text", _label("…".join(texts)), count, readers, node.location)
-
-
-def _label(text: str, width: int = 40) -> str:
-    flat = " ".join(text.split())
-    return repr(flat if len(flat) <= width else flat[: width - 1] + "…")
+def _cell(found: Explanation) -> str:
+    """What a run will cost: the sums, then every edge with its tokens and readers."""
+    figures = [
+        (found.num_generations, "generations"),
+        (found.num_prompt_tokens, "prompt tokens"),
+        (found.num_shared_tokens, f"shared ({found.prefill_saved:.0%})"),
+        (found.num_unique_tokens, "computed"),
+        (found.num_generated_tokens, "generated at most"),
+        (found.peak_kv_tokens, "tokens of keys and values"),
+        (found.unshared_kv_tokens, "without sharing"),
+    ]
+    rows = [
+        ("/".join(map(str, edge.branch)) or "trunk", edge.kind, edge.label, edge.num_tokens,
+         edge.num_readers)
+        for edge in found.edges
+    ]  # fmt: skip
+    notes = "".join(f'<div class="note">{escape(note)}</div>' for note in found.notes())
+    table = table_html(("branch", "kind", "text", "tokens", "read"), rows)
+    return cell(f"<b>{escape(found.program)}</b>{figures_html(figures)}{table}{notes}")

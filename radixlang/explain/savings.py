@@ -11,8 +11,10 @@ holds, which is what the same paths take when each keeps a copy of its own.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import Any
 
+from radixlang.notebook_cells import cell, figures_html
 from radixlang.units import bytes_text
 
 
@@ -70,9 +72,7 @@ class Savings:
         )
 
     def _repr_html_(self) -> str:
-        from radixlang.explain.cells import savings_to_cell
-
-        return savings_to_cell(self)
+        return _cell(self)
 
     def __str__(self) -> str:
         forced = self.num_forced_tokens
@@ -127,3 +127,18 @@ def _cut(drawing: str, max_lines: int) -> str:
 
 def _paths(number: int) -> str:
     return "one path" if number == 1 else f"{number:,} paths each with a copy"
+
+
+def _cell(found: Savings) -> str:
+    """What sharing saved, and the tree where it was asked for."""
+    figures = [
+        (found.num_prompt_tokens, "prompt tokens"),
+        (found.num_cached_tokens, f"cached ({found.hit_rate:.0%})"),
+        (found.num_computed_tokens, "computed"),
+        (found.num_generated_tokens, "generated"),
+        (found.num_forced_tokens, "of them forced"),
+        (bytes_text(found.kv_bytes), "of keys and values"),
+        (bytes_text(found.kv_bytes_unshared), f"unshared, {found.memory_factor:.1f} times as much"),
+    ]
+    tree = f'<div class="words">{escape(found.tree)}</div>' if found.tree else ""
+    return cell(f"{figures_html(figures)}{tree}")

@@ -280,7 +280,7 @@ class Graph:
         return relinked(self.name, blocks)
 
     def explain(self, tokenizer: Any = None, **options: Any) -> Any:
-        """Predict tokens by edge, shared against unique; see `radixlang.explain.explanation`."""
+        """Predict tokens by edge, shared against unique; see `radixlang.explain.dry_run`."""
         return hook("explain_graph")(self, tokenizer, **options)
 
     def show(self) -> str:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from radixlang.keywords import BatchKeywords, RunKeywords
-    from radixlang.program.program import Program
     from radixlang.records.result import Result
 
 _RUN_NAMES = ("timeout", "max_total_tokens", "namespace")
@@ -140,25 +139,20 @@ class CompiledProgram:
         return f"<compiled program {self.name}({', '.join(self.arguments)})>"
 
 
-def compile_program(program: Program, **arguments: Any) -> CompiledProgram:
-    """Trace a program, optimise its graph, and make it runnable.
-
-    Args:
-        arguments: values to build in, as defaults are; the rest stay open.
+def compile_graph(graph: Graph, options: RunKeywords) -> CompiledProgram:
+    """Optimise the graph of a program, and make it runnable.
 
     Raises:
-        NeedsValueError: the program looks at a value, so its graph is not fixed; the message
-            has the place.
+        NeedsValueError: the graph is not fixed, as the program looks at a value.
     """
-    graph = program.trace(**arguments)
     boundary = graph.first_dynamic()
     if boundary is not None:
         raise NeedsValueError(
-            f"program {program.name!r} cannot be compiled: at {boundary.location} "
+            f"program {graph.name!r} cannot be compiled: at {boundary.location} "
             f"{boundary.reason}. Run it as it is, or keep that decision out of the graph "
             "(select, s.ref(…), a reducer of join)"
         )
-    return CompiledProgram(hoist_shared_prefix(merge_text(graph)), program.options)
+    return CompiledProgram(hoist_shared_prefix(merge_text(graph)), options)
 
 
 def _names_of(block: Block) -> list[tuple[str, Ref, tuple[Ref | None, ...] | None]]:

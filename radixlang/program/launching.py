@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 if TYPE_CHECKING:
-    from radixlang.program.program import Program
     from radixlang.protocol import Backend
+    from radixlang.state.nesting import NestedProgram
     from radixlang.state.state import State
 
 P = ParamSpec("P")
@@ -125,7 +125,7 @@ class LaunchMethod(Protocol[R_co]):
     @overload
     def __get__(self, program: None, owner: Any, /) -> Callable[..., R_co]: ...
     @overload
-    def __get__(self, program: Program[P], owner: Any, /) -> Launch[P, R_co]: ...
+    def __get__(self, program: NestedProgram[P], owner: Any, /) -> Launch[P, R_co]: ...
 
 
 def launches(method: Callable[..., R]) -> LaunchMethod[R]:

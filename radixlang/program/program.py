@@ -226,16 +226,24 @@ class Program(Generic[P]):
     def explain(
         self, tokenizer: Any = None, *, lengths: Mapping[str, int] | None = None, **kwargs: Any
     ) -> Explanation:
-        """Predict tokens, sharing and memory; see `radixlang.explain.explanation.explain_graph`."""
-        from radixlang.explain.explanation import explain_graph
+        """Predict tokens, sharing and memory; see `radixlang.explain.dry_run.explain_graph`."""
+        from radixlang.explain.dry_run import explain_graph
 
         return explain_graph(self.trace(**kwargs), tokenizer, lengths=lengths)
 
     def compile(self, **kwargs: Any) -> CompiledProgram:
-        """The program as a graph, run without its Python; see `radixlang.program.compiled`."""
-        from radixlang.program.compiled import compile_program
+        """The program as a graph that runs without its Python.
 
-        return compile_program(self, **kwargs)
+        Args:
+            kwargs: values to build in, as defaults are; the other arguments stay open.
+
+        Raises:
+            NeedsValueError: the program looks at a value, so its graph is not fixed; the message
+                has the place.
+        """
+        from radixlang.program.compiled import compile_graph
+
+        return compile_graph(self.trace(**kwargs), self.options)
 
     def lint(self, **kwargs: Any) -> list[Lint]:
         """Doubtful places of the program; see `radixlang.graph.lints`."""

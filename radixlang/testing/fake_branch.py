@@ -24,7 +24,7 @@ from radixlang.reply import Reply
 from radixlang.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from radixlang.testing import FakeBackend
+    from radixlang.testing.fake_backend import FakeBackend
 
 
 class Link:
