@@ -128,6 +128,20 @@ class TurnMark:
 Piece = Any  # str | Markup | Cell | TurnMark
 
 
+class Rewritten(str):
+    """A turn's content as the chat template writes it; `content` is what the program wrote."""
+
+    __slots__ = ("content",)
+
+    content: str
+
+    def __new__(cls, shown: str, content: str) -> Rewritten:
+        """`shown` in the prompt, `content` in the messages."""
+        made = super().__new__(cls, shown)
+        made.content = content
+        return made
+
+
 class Stream:
     """One block being executed on one branch.
 
@@ -137,8 +151,9 @@ class Stream:
     """
 
     __slots__ = ("adopted", "base", "base_length", "block", "branch", "domain", "ended",
-                 "error", "failure", "formatted", "join_at", "outstanding", "piece_ends", "pieces",
-                 "pos", "queued", "roles", "waiting", "was_stopped", "watchers")  # fmt: skip
+                 "error", "failure", "formatted", "held", "join_at", "outstanding", "piece_ends",
+                 "pieces", "pos", "queued", "roles", "waiting", "was_stopped",
+                 "watchers")  # fmt: skip
 
     def __init__(self, block: Block, branch: Branch | None, base: Stream | None = None) -> None:
         self.block = block
@@ -148,6 +163,8 @@ class Stream:
         self.domain: Stream | None = base.domain if base is not None else None
         self.roles: tuple[str, ...] = base.roles if base is not None else ()
         self.pieces: list[Piece] = []
+        # the content of an open turn that the template will write in another form at its end
+        self.held: list[str] | None = None
         self.piece_ends: list[int] = []
         self.pos = 0
         self.outstanding = 0
@@ -189,10 +206,11 @@ class Stream:
             stream = stream.base
         for part, length in reversed(chain):
             yield from part.pieces[:length]
+        yield from self.held or ()
 
     def own_text(self) -> str:
         """Text since this branch began."""
-        return joined_text(self.pieces)
+        return joined_text([*self.pieces, *(self.held or ())])
 
     def text(self) -> str:
         """The whole prompt as text, markup of turns included."""
@@ -209,7 +227,7 @@ class Stream:
                     found.append(Message(role, joined_text(content)))
                 role, content = (piece.role if piece.begins else None), []
             elif role is not None:
-                content.append(piece)
+                content.append(piece.content if isinstance(piece, Rewritten) else piece)
         if role is not None:
             found.append(Message(role, joined_text(content)))
         return found

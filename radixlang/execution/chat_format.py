@@ -2,7 +2,8 @@
 
 The template is rendered with a sentinel in the place of every content, and cut there. So the
 structure depends on the roles alone and is computed once for a sequence of roles, and a
-template that trims or rewrites contents cannot touch them.
+template that trims contents cannot touch them. A template that writes the content of a role in
+another form, as JSON or escaped, is found by a probe, and then asked for every content.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ from radixlang.protocol import Backend, Message
 _FOLLOWING = {"system": "user", "user": "assistant", "assistant": "user", "tool": "assistant"}
 
 
+_PROBE = "a\"b'c\\d\ne<f>g&h\u00e9i"  # what JSON, XML and other forms write otherwise
+
+
 def _sentinel(index: int) -> str:
-    return f"<|radixlang:content:{index}|>"
+    """Letters and digits alone, which no form of writing changes."""
+    return f"RadixlangContent{index}End"
 
 
 class ChatFormat:
@@ -47,11 +52,31 @@ class ChatFormat:
         """
         return str(self._cached(("close", roles)))
 
+    def rewrites(self, roles: tuple[str, ...]) -> bool:
+        """Whether the template writes the content of the last of these turns in another form."""
+        return bool(self._cached(("rewrites", roles)))
+
+    def content(self, roles: tuple[str, ...], content: str) -> str:
+        """The content of the last of these turns as the template writes it.
+
+        As it is, where the template writes the rest of the turn otherwise because of it.
+        """
+        before, mark, after = self._render(roles).partition(_sentinel(len(roles) - 1))
+        text = self._render(roles, content=content)
+        is_between = mark and text.startswith(before) and text[len(before) :].endswith(after)
+        return text[len(before) : len(text) - len(after)] if is_between else content
+
+    def _rewrites(self, roles: tuple[str, ...]) -> bool:
+        try:
+            return self.content(roles, _PROBE) != _PROBE
+        except ParameterError:  # it refuses this turn in the last place: nothing is known
+            return False
+
     def _cached(self, key: Any) -> Any:
         with self._lock:
             found = self._cache.get(key)
         if found is None:
-            found = self._open(*key[1:]) if key[0] == "open" else self._close(*key[1:])
+            found = getattr(self, f"_{key[0]}")(*key[1:])
             with self._lock:
                 self._cache[key] = found
         return found
@@ -113,6 +138,12 @@ class ChatFormat:
             longer = text
         return text.rpartition(mark)[2] if longer.startswith(text) else ""
 
-    def _render(self, roles: tuple[str, ...], add_generation_prompt: bool = False) -> str:
+    def _render(
+        self, roles: tuple[str, ...], add_generation_prompt: bool = False,
+        content: str | None = None,
+    ) -> str:  # fmt: skip
+        """Turns of these roles with sentinels as contents; `content` is that of the last."""
         messages = [Message(role, _sentinel(index)) for index, role in enumerate(roles)]
+        if content is not None:
+            messages[-1] = Message(roles[-1], content)
         return self._backend.render_chat(messages, add_generation_prompt=add_generation_prompt)

@@ -128,7 +128,7 @@ def handle_adopt(run: Run, stream: Stream, node: Adopt) -> bool:
     child.branch, child.adopted = None, True
     old.release()
     stream.pieces.extend(child.pieces)
-    stream.roles = child.roles
+    stream.roles, stream.held = child.roles, child.held
     return True
 
 

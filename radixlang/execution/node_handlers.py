@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from radixlang.errors import BudgetError
-from radixlang.execution.branch_run import Cell, Stream, TurnMark
+from radixlang.execution.branch_run import Cell, Rewritten, Stream, TurnMark
 from radixlang.execution.fork_handlers import handle_adopt, handle_call, handle_fork, handle_join
 from radixlang.execution.option_scorers import (
     check_option_texts,
@@ -65,11 +65,18 @@ def handle_role_begin(run: Run, stream: Stream, node: RoleBegin) -> bool:
         emit(stream, Markup(text))
     stream.roles += (node.role,)
     stream.pieces.append(TurnMark(node.role, True))
+    if run.chat.rewrites(stream.roles):
+        stream.held = []
     return True
 
 
 def handle_role_end(run: Run, stream: Stream, node: RoleEnd) -> bool:
-    """Write the closing of a turn."""
+    """Write the closing of a turn, and before it a content that the template has its own form
+    for."""
+    held, stream.held = stream.held, None
+    if held:
+        content = "".join(held)
+        emit(stream, Rewritten(run.chat.content(stream.roles, content), content))
     stream.pieces.append(TurnMark(node.role, False))
     text = run.chat.close(stream.roles)
     if text:

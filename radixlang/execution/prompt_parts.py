@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from radixlang.errors import ParameterError
-from radixlang.execution.branch_run import Stream
+from radixlang.execution.branch_run import Rewritten, Stream
 from radixlang.graph.nodes import Arg, Part, Ref
 from radixlang.protocol import Branch
 from radixlang.user_code import is_users_value, offload
@@ -18,9 +18,19 @@ Pairs = list[str | tuple[Any, str]]  # texts, and values with how they are to be
 
 
 def emit(stream: Stream, text: str) -> None:
-    """Append text to the branch and to the record of the prompt."""
-    branch_of(stream).extend(text)
+    """Append text to the branch and to the record of the prompt, or hold it for its turn's end."""
+    if stream.held is not None:
+        stream.held.append(text)
+        return
+    branch_of(stream).extend(str(text) if isinstance(text, Rewritten) else text)
     stream.pieces.append(text)
+
+
+def write_held(stream: Stream) -> None:
+    """Write what is held as it is: something else than text follows in the turn."""
+    held, stream.held = stream.held, None
+    for text in held or ():
+        emit(stream, text)
 
 
 def branch_of(stream: Stream) -> Branch:

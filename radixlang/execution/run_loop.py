@@ -17,13 +17,26 @@ from radixlang.errors import CancelledError, ProgramError, RadixlangError, place
 from radixlang.execution.branch_run import Cell, Stream
 from radixlang.execution.mailbox import Actor
 from radixlang.execution.node_handlers import HANDLERS
-from radixlang.graph.nodes import Block, Call, Fork, Gen, Join, Node, Select
+from radixlang.execution.prompt_parts import write_held
+from radixlang.graph.nodes import (
+    Block,
+    Call,
+    Dynamic,
+    Fork,
+    Gen,
+    Join,
+    Node,
+    RoleEnd,
+    Select,
+    Text,
+)
 from radixlang.protocol import Backend
 
 if TYPE_CHECKING:
     from radixlang.execution.run import RunOptions
 
 _SLOT_BITS = 24
+_KEEPS_HELD = (Text, RoleEnd, Join, Dynamic)  # nodes that need nothing of the branch but text
 _MAIN = threading.main_thread()
 
 
@@ -85,6 +98,8 @@ class Driver(Actor):
             nodes = stream.block.nodes
             while not stream.waiting and stream.error is None and stream.pos < stream.block.flushed:
                 node = nodes[stream.pos]
+                if stream.held is not None and not isinstance(node, _KEEPS_HELD):
+                    write_held(stream)
                 try:
                     if not HANDLERS[type(node)](self, stream, node):
                         stream.waiting = True

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from radixlang.constraints.typed_values import to_json
 from radixlang.default_runtime import runtime_or_default
-from radixlang.execution.branch_run import Cell, Stream, TurnMark, piece_text
+from radixlang.execution.branch_run import Cell, Rewritten, Stream, TurnMark, piece_text
 from radixlang.execution.prompt_parts import emit
 from radixlang.execution.run import Run, RunOptions
 from radixlang.execution.split_characters import num_completed
@@ -79,6 +79,8 @@ def _piece(piece: Any) -> dict[str, Any]:
         if piece.completion is None:
             return {"text": piece_text(piece)}
         return {"text": piece_text(piece), "tokens": list(piece.completion.token_ids)}
+    if isinstance(piece, Rewritten):
+        return {"text": str(piece), "content": piece.content}
     return {"markup" if isinstance(piece, Markup) else "text": str(piece)}
 
 
@@ -144,6 +146,8 @@ def _refill(stream: Stream, data: Mapping[str, Any], same_model: bool) -> None:
             assert stream.branch is not None
             stream.branch.extend(piece["tokens"])
             stream.pieces.append(_finished(piece))
+        elif "content" in piece:
+            emit(stream, Rewritten(piece["text"], piece["content"]))
         else:
             emit(stream, piece["text"])
     stream.roles = tuple(data["roles"])

@@ -116,6 +116,11 @@ class Reading(Viewed):
         stream = self._settled()
         if stream.branch is None:
             raise ParameterError("tokens() reads a running branch; call it inside the program")
+        if stream.held:
+            raise ParameterError(
+                f"the chat template writes the content of this {stream.roles[-1]!r} turn in its "
+                "own form once the turn is closed; call tokens() after that"
+            )
         return stream.branch.tokens().result()
 
     def _settled(self) -> Stream:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from radixlang import assistant, function, gen, role
+from radixlang import assistant, function, gen, resume, role, take_checkpoint
 from radixlang.errors import ParameterError, ProgramError
 from radixlang.protocol import Markup, Message
 from radixlang.state.state import State
@@ -157,6 +158,69 @@ def test_a_generated_turn_is_written_like_a_past_one(family: str) -> None:
     program(runtime=backend)
     first, second = backend.prompts
     assert second.startswith(first + "answer")
+
+
+REWRITING = {
+    "json": "{{ m.content | tojson }}",
+    "json object": '{{ {"role": m.role, "content": m.content} | tojson }}',
+    "escaped": "{{ m.content | e }}",
+    "list of one": "{{ [m.content] | tojson }}",
+}
+RESULT = '{"city": "Rome\\n", "note": "<b>\\"warm\\"</b>"}\n\u2028é'
+
+
+def rewriting(form: str) -> str:
+    """ChatML whose tool turns are written in another form, as those of Llama 3.1 are."""
+    return (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'tool' %}" + form +
+        "{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("form", REWRITING.values(), ids=REWRITING)
+def test_a_content_that_the_template_rewrites_is_what_apply_chat_template_gives(form: str) -> None:
+    backend = TemplateBackend(rewriting(form), lambda prompt, params: "answer")
+    messages = [Message("user", 'say "a"'), Message("tool", RESULT), Message("user", "so\n")]
+
+    @function
+    def program(s: State) -> None:
+        s += role("user", 'say "a"')
+        with s.role("tool"):
+            s += RESULT[:20]
+            s += RESULT[20:30]
+            assert s.messages()[-1].content == RESULT[:30]
+            s += RESULT[30:]
+        s["saved"] = take_checkpoint(s)
+        s += role("user", "so\n") + assistant(gen("x"))
+
+    state = program(runtime=backend)
+    assert backend.prompts == [backend.render_chat(messages, add_generation_prompt=True)]
+    assert state.text().startswith(backend.prompts[0])
+    assert state.messages() == [*messages, Message("assistant", "answer")]
+    with resume(json.loads(json.dumps(state["saved"])), runtime=backend) as s:
+        assert s.messages() == messages[:2]
+        s += role("user", "so\n") + assistant(gen("x"))
+    assert backend.prompts[1] == backend.prompts[0]
+    assert backend.audit() == []
+
+
+def test_what_is_generated_in_a_turn_that_would_be_rewritten_stays_as_it_is() -> None:
+    backend = TemplateBackend(rewriting(REWRITING["json"]), lambda prompt, params: 'a "b"')
+
+    @function
+    def program(s: State) -> None:
+        with s.role("tool"):
+            s += 'the "model" says: ' + gen("x") + ' "so"'
+        group = s.fork(2)
+        group += role("tool", '"1"') + assistant(gen("y"))
+
+    program(runtime=backend)
+    first, *forked = backend.prompts
+    assert first.endswith('tool\n"the "model" says: ')
+    assert len(forked) == 2
+    assert all(prompt.endswith('tool\n"\\"1\\""<|im_end|>\n<|im_start|>assistant\n')
+               for prompt in forked)  # fmt: skip
 
 
 def test_a_refused_order_is_an_error_with_its_place() -> None:
