@@ -16,7 +16,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from radixlang.runtime.cache.batch_insert import insert_batch
 from radixlang.runtime.cache.page_pool import PagePool
 from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
 
@@ -71,10 +70,6 @@ def chat_rows(page_size: int) -> list[Row]:
         grow(tree, chat, turn=128)
     seconds = clock(lambda: [tree.match("", chat) for chat in chats])
     rows.append(("match: the same chats whole", num_tokens / seconds / 1e6, "M tok/s"))
-    tree = RadixTree(PagePool(1_048_576 // page_size, page_size))
-    slots = [tree.pool.alloc(len(chat)) for chat in chats]
-    seconds = clock(lambda: insert_batch(tree, "", chats, slots))
-    rows.append(("insert: the same chats in one batch", num_tokens / seconds / 1e6, "M tok/s"))
     return rows
 
 

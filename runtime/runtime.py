@@ -243,7 +243,11 @@ class Runtime:
         tokens = self._tokens_of(content, namespace)
         path: comparison.CachedPath = core.call(
             lambda: comparison.read_path(
-                core.memory, model, core.branches.current(Namespace(namespace)), tokens
+                core.memory.tree,
+                core.memory.cache,
+                model,
+                core.branches.current(Namespace(namespace)),
+                tokens,
             )
         )
         loaded = self._loaded

@@ -270,15 +270,6 @@ class Graph:
                     found[part.name] = None
         return tuple(found)
 
-    def without_boundaries(self) -> Graph:
-        """The same graph without its Dynamic nodes, to compare a run with a trace."""
-        blocks = []
-        for block in self.blocks:
-            copy = copy_block(block)
-            copy.nodes = [node for node in copy.nodes if not isinstance(node, Dynamic)]
-            blocks.append(copy)
-        return relinked(self.name, blocks)
-
     def explain(self, tokenizer: Any = None, **options: Any) -> Any:
         """Predict tokens by edge, shared against unique; see `radixlang.explain.dry_run`."""
         return hook("explain_graph")(self, tokenizer, **options)

@@ -4,7 +4,6 @@ It knows tokens, slots and leases. It knows no request, no model and no text.
 """
 
 __all__ = [
-    "batch_insert",
     "compaction",
     "eviction",
     "free_list",
@@ -13,6 +12,7 @@ __all__ = [
     "node",
     "page_counts",
     "page_pool",
+    "pins",
     "quantized_tier",
     "radix_tree",
     "slots",

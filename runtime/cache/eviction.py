@@ -8,15 +8,10 @@ match costs nothing here and an eviction O(log n), at any number of leaves.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
 
 from radixlang.errors import ParameterError
+from radixlang.runtime.cache.node import Entry, RadixNode, Rank
 
-if TYPE_CHECKING:
-    from radixlang.runtime.cache.radix_tree import RadixNode
-
-Rank = tuple[int, float]  # smaller leaves sooner
-Entry = tuple[Rank, int, "RadixNode"]  # rank when queued, order of queueing, leaf
 NEVER = float("inf")  # a next use that will not come
 
 

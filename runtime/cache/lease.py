@@ -7,12 +7,24 @@ release is lazy, and a later match finds it again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from radixlang.errors import OwnershipError
+from radixlang.runtime.cache.node import RadixNode
 
-if TYPE_CHECKING:
-    from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
+
+class Pinning(Protocol):
+    """What counts leases on the paths of a tree."""
+
+    leases: set[Lease]
+
+    def pin(self, node: RadixNode) -> None:
+        """Count one lease on every node of the path."""
+        ...
+
+    def unpin(self, node: RadixNode) -> None:
+        """Take one lease off every node of the path."""
+        ...
 
 
 class Lease:
@@ -20,7 +32,7 @@ class Lease:
 
     __slots__ = ("_node", "_tree", "exact", "holder")
 
-    def __init__(self, tree: RadixTree, node: RadixNode, holder: str, exact: bool) -> None:
+    def __init__(self, tree: Pinning, node: RadixNode, holder: str, exact: bool) -> None:
         self._tree = tree
         self._node: RadixNode | None = None
         self.holder = holder
@@ -63,49 +75,3 @@ class Lease:
     def __repr__(self) -> str:
         where = "released" if self._node is None else f"{self._node.end} tokens"
         return f"Lease({self.holder!r}, {where})"
-
-
-class ProgramPins:
-    """Paths that programs want kept between their calls, under a cap.
-
-    A fork's prefix or a prebuilt prefix stays even while no branch holds it. A pin is a wish:
-    beyond the cap it is refused, and nothing breaks.
-    """
-
-    def __init__(self, tree: RadixTree, max_tokens: int) -> None:
-        self._tree = tree
-        self.max_tokens = max_tokens
-        self._pins: dict[str, list[Lease]] = {}
-
-    def pin(self, program: str, node: RadixNode) -> bool:
-        """Keep the path until the program ends; False (and no change) beyond the cap."""
-        nodes = self._nodes()
-        nodes.update(self._tree.path(node))
-        if sum(each.length for each in nodes) > self.max_tokens:
-            return False
-        lease = self._tree.lease(node, holder=f"pin of {program}")
-        self._pins.setdefault(program, []).append(lease)
-        return True
-
-    def release(self, program: str) -> None:
-        """Let go of all that the program pinned; none is fine."""
-        for lease in self._pins.pop(program, []):
-            lease.release()
-
-    def release_all(self) -> None:
-        """Let go of every pin."""
-        for program in list(self._pins):
-            self.release(program)
-
-    @property
-    def num_pinned_tokens(self) -> int:
-        """Tokens kept by pins, each counted once."""
-        return sum(node.length for node in self._nodes())
-
-    def programs(self) -> list[str]:
-        """Names of the programs that hold a pin."""
-        return list(self._pins)
-
-    def _nodes(self) -> set[RadixNode]:
-        leases = [lease for leases in self._pins.values() for lease in leases]
-        return {node for lease in leases for node in self._tree.path(lease.node)}

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from radixlang.runtime.cache.eviction import Entry
-from radixlang.runtime.cache.page_pool import Slots
+from radixlang.runtime.cache.slots import Slots
 
 Tokens = NDArray[np.int32]
+Rank = tuple[int, float]  # smaller leaves the cache sooner
+Entry = tuple[Rank, int, "RadixNode"]  # rank when queued, order of queueing, leaf
 TOKEN_BYTES = 4
 
 
@@ -20,7 +21,6 @@ class Namespace:
     """The typed part of a key that is not tokens. Paths of unequal namespaces share nothing."""
 
     salt: str = ""
-    adapter: str = ""
     weights_version: int = 0
 
 

@@ -12,9 +12,6 @@ This file knows neither tensors nor tokens. One thread owns a pool; nothing here
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,7 +22,7 @@ from radixlang.runtime.cache.slots import NO_SLOTS, Slots, runs_of, slots_of
 
 __all__ = ["NO_SLOTS", "PagePool", "PoolFull", "Slots"]
 
-FREE, OWNED, DEFERRED = 0, 1, 2  # states of a slot
+FREE, OWNED = 0, 1  # states of a slot
 
 
 class PoolFull(PoolExhaustedError):  # noqa: N818  the engine catches it, evicts and asks again
@@ -59,8 +56,6 @@ class PagePool:
         self._free = FreeRuns(num_pages)
         self._state = np.zeros(num_pages * page_size, np.uint8)
         self._tally = PageTally(num_pages, page_size)
-        self._deferred: list[Slots] = []
-        self._num_steps_in_flight = 0
         self._holders: dict[int, str] | None = {} if track_holders else None
 
     @property
@@ -122,8 +117,8 @@ class PagePool:
     def release(self, slots: Slots, *, idle: bool = False) -> None:
         """Give slots up; pages without an owned slot become free.
 
-        While a step is in flight, the slots stay taken until it has ended. `idle` slots are those
-        that `mark_idle` has counted: they are given up as they are.
+        No running step may read them. `idle` slots are those that `mark_idle` has counted: they
+        are given up as they are.
 
         Raises:
             OwnershipError: a slot is free already, or is named twice; nothing was changed.
@@ -132,48 +127,18 @@ class PagePool:
             return
         runs = runs_of(slots)
         self._check_owned(slots, runs)
-        if self._num_steps_in_flight:
-            if idle:
-                self._tally.mark_idle(slots, -1)  # until then nothing is gained by evicting them
-            for start, stop in runs:
-                self._state[start:stop] = DEFERRED
-            self._deferred.append(np.array(slots, np.int32))
-        else:
-            self._release_now(runs, idle=idle)
-
-    @contextmanager
-    def step_in_flight(self) -> Iterator[None]:
-        """Within this context releases wait, so that no page is freed while a step reads it."""
-        self.begin_step()
-        try:
-            yield
-        finally:
-            self.end_step()
-
-    def begin_step(self) -> None:
-        """A step that reads slots has been launched: releases wait for its end."""
-        self._num_steps_in_flight += 1
-
-    def end_step(self) -> None:
-        """A step has ended; with the last of them, the releases that waited take effect."""
-        if not self._num_steps_in_flight:
-            raise OwnershipError("end_step() without begin_step(): no step is in flight")
-        self._num_steps_in_flight -= 1
-        if not self._num_steps_in_flight:
-            deferred, self._deferred = self._deferred, []
-            for slots in deferred:
-                self._release_now(runs_of(slots))
+        for start, stop in runs:
+            self._state[start:stop] = FREE
+            first, last = self._tally.give((start, stop), idle=idle)
+            if first < last:
+                self._free.give(first, last - first)
 
     def mark_idle(self, slots: Slots, sign: int) -> None:
         """Book-keeping for the tree: cached slots that lose their last lease (+1) or gain one."""
         self._tally.mark_idle(slots, sign)
 
-    def deferred_slots(self) -> Slots:
-        """Slots whose release waits for the step in flight."""
-        return np.concatenate(self._deferred) if self._deferred else NO_SLOTS
-
     def is_owned(self, slots: Slots) -> NDArray[np.bool_]:
-        """By slot: true where somebody owns it, or its release still waits."""
+        """By slot: true where somebody owns it."""
         owned: NDArray[np.bool_] = self._state[slots] != FREE
         return owned
 
@@ -232,10 +197,3 @@ class PagePool:
             f"{len(slots)} slots cannot be released: {what}"
             f"{f' (last holder: {last})' if last else ''}; each is released once, by its owner"
         )
-
-    def _release_now(self, runs: list[tuple[int, int]], *, idle: bool = False) -> None:
-        for start, stop in runs:
-            self._state[start:stop] = FREE
-            first, last = self._tally.give((start, stop), idle=idle)
-            if first < last:
-                self._free.give(first, last - first)

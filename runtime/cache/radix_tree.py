@@ -14,7 +14,7 @@ One thread owns a tree; readers on others use snapshots (tree_view.py). Nothing 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -33,13 +33,13 @@ from radixlang.runtime.cache.node import (
     num_common_tokens,
     walk,
 )
-from radixlang.runtime.cache.page_pool import NO_SLOTS, PagePool, Slots
-from radixlang.runtime.cache.tree_structure import RadixShape, below
+from radixlang.runtime.cache.page_pool import PagePool, Slots
+from radixlang.runtime.cache.tree_structure import TreeStructure, below
 
 __all__ = ["Insert", "Match", "Namespace", "RadixNode", "RadixTree", "Tokens"]
 
 
-class RadixTree(RadixShape):
+class RadixTree:
     """Matches, inserts and evicts prefixes; owns the slots of what it holds.
 
     Args:
@@ -51,7 +51,7 @@ class RadixTree(RadixShape):
     def __init__(
         self, pool: PagePool, *, policy: str = "lru", cold_pool: PagePool | None = None
     ) -> None:
-        super().__init__()
+        self.structure = TreeStructure()
         self.pool = pool
         self.cold_pool = cold_pool
         self.policy = make_policy(policy, pool.num_slots)
@@ -78,7 +78,7 @@ class RadixTree(RadixShape):
         8 bits count as misses.
         """
         found = walk(self.root(namespace), as_edge(tokens), exact=exact)
-        node = self.end_at(found.node, found.child, found.part)
+        node = self.structure.end_at(found.node, found.child, found.part)
         self._touch(node, is_hit=True)
         return Match(node, found.num_tokens + found.part)
 
@@ -97,13 +97,43 @@ class RadixTree(RadixShape):
         """Pages that eviction could free now."""
         return self.pool.num_evictable_pages
 
+    # ---- what the structure tells
+
     @property
-    def num_protected_pages(self) -> int:
-        """Pages that hold a leased exact token (a recount when pages hold more than one)."""
-        if self.pool.page_size == 1 and self.cold_pool is None:
-            return self.num_protected_tokens
-        runs = [n.slots for n in self.nodes() if n.num_leases and not n.quantized]
-        return len(np.unique(np.concatenate([NO_SLOTS, *runs]) // self.pool.page_size))
+    def roots(self) -> dict[Namespace, RadixNode]:
+        """The root of every namespace that holds something."""
+        return self.structure.roots
+
+    @property
+    def layout_version(self) -> int:
+        """Grows whenever slots of a cached token change, or nodes do."""
+        return self.structure.layout_version
+
+    def root(self, namespace: Namespace | str) -> RadixNode:
+        """The root of a namespace, made when it is first asked for."""
+        return self.structure.root(namespace)
+
+    def peek(
+        self, namespace: Namespace | str, tokens: Sequence[int] | Tokens, *, exact: bool = False
+    ) -> int:
+        """Length of the longest cached prefix. Changes nothing."""
+        return self.structure.peek(namespace, tokens, exact=exact)
+
+    def nodes(self) -> Iterator[RadixNode]:
+        """Every node but the roots, parents before children."""
+        return self.structure.nodes()
+
+    def path(self, node: RadixNode) -> list[RadixNode]:
+        """Nodes from below the root to the node itself."""
+        return self.structure.path(node)
+
+    def slots(self, node: RadixNode) -> Slots:
+        """Slots of every token from the root to the end of the node, int32 [node.end]."""
+        return self.structure.slots(node)
+
+    def tokens(self, node: RadixNode) -> Tokens:
+        """Tokens from the root to the end of the node, int32 [node.end]."""
+        return self.structure.tokens(node)
 
     # ---- growing
 
@@ -126,7 +156,7 @@ class RadixTree(RadixShape):
             slots: int32 [n], one reference each, given to the tree.
             exact: do not accept 8-bit nodes as duplicates; idle ones take over the exact slots.
         """
-        self.check_attached(parent)
+        self.structure.check_attached(parent)
         edge, slots = as_edge(tokens), np.ascontiguousarray(slots, np.int32)
         if len(edge) != TOKEN_BYTES * len(slots):
             raise ParameterError(f"{len(edge) // TOKEN_BYTES} tokens came with {len(slots)} slots")
@@ -134,7 +164,7 @@ class RadixTree(RadixShape):
         duplicates = []
         while at < len(slots):
             found = walk(node, edge, at, exact=exact)
-            node = self.end_at(found.node, found.child, found.part)
+            node = self.structure.end_at(found.node, found.child, found.part)
             stop = found.num_tokens + found.part
             duplicates.append(slots[at:stop])
             at = stop
@@ -147,7 +177,7 @@ class RadixTree(RadixShape):
                 part = num_common_tokens(cold.edge, edge, at * TOKEN_BYTES)
                 if cold.num_leases:
                     break
-                node = self.end_at(node, cold, part)
+                node = self.structure.end_at(node, cold, part)
                 self.store(node, slots[at : at + part], quantized=False)
             num_inserted += node.length
             at += node.length
@@ -170,7 +200,7 @@ class RadixTree(RadixShape):
 
     def pin(self, node: RadixNode) -> None:
         """Count one lease on every node of the path (called by Lease)."""
-        self.check_attached(node)
+        self.structure.check_attached(node)
         at: RadixNode | None = node
         while at is not None:
             at.num_leases += 1
@@ -277,7 +307,7 @@ class RadixTree(RadixShape):
             self._pool_of(node).mark_idle(node.slots, +1)
         if is_idle and not node.children:
             self._queue_of(node).add(node)
-        self.layout_version += 1
+        self.structure.layout_version += 1
 
     # ---- inside
 
@@ -321,7 +351,7 @@ class RadixTree(RadixShape):
         self._forget(leaf, leaf.slots[keep:])
         leaf.set_run(leaf.edge[: keep * TOKEN_BYTES], leaf.slots[:keep].copy(), leaf.start)
         self._queue_of(leaf).add(leaf)
-        self.layout_version += 1
+        self.structure.layout_version += 1
 
     def _drop(self, leaf: RadixNode) -> None:
         """Remove an unleased leaf."""
@@ -333,7 +363,7 @@ class RadixTree(RadixShape):
         leaf.parent = None
         if leaf.next_use != parent.next_use:
             self.set_next_use(parent, _sooner(parent.next_use, leaf.next_use))
-        self.layout_version += 1
+        self.structure.layout_version += 1
         if parent.children:
             return
         if parent.parent is None:

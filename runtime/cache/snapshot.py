@@ -136,7 +136,6 @@ def _rows(children: tuple[NodeView, ...], prefix: str, max_children: int) -> lis
 def _title(namespace: Namespace) -> str:
     parts = [
         namespace.salt and f"salt {namespace.salt!r}",
-        namespace.adapter and f"adapter {namespace.adapter!r}",
         namespace.weights_version and f"weights version {namespace.weights_version}",
     ]
     return ", ".join(part for part in map(str, parts) if part and part != "0") or "●"

@@ -1,4 +1,4 @@
-"""The shape of the radix tree: nodes, walks, splits and merges. It knows no pool and no lease."""
+"""The radix tree's structure: nodes, walks, splits and merges. It knows no pool and no lease."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from radixlang.runtime.cache.node import (
 from radixlang.runtime.cache.slots import NO_SLOTS, Slots
 
 
-class RadixShape:
+class TreeStructure:
     """A root for each namespace, and runs of tokens below."""
 
     def __init__(self) -> None:
@@ -130,6 +130,7 @@ class RadixShape:
         return child if part == child.length else self.split(child, part)
 
     def check_attached(self, node: RadixNode) -> None:
+        """Raise an OwnershipError for a node that is no longer of this tree."""
         if not node.is_attached or (node.is_root and self.roots.get(node.namespace) is not node):
             raise OwnershipError(
                 f"the node of {node.length} tokens at {node.start} was evicted or merged; "

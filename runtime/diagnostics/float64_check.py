@@ -16,8 +16,7 @@ from torch import Tensor
 from radixlang.kernels.plan.tree_batch import chain
 from radixlang.runtime.cache.kv_cache import KVCache
 from radixlang.runtime.cache.node import as_edge, walk
-from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, Tokens
-from radixlang.runtime.engine.kv_manager import Memory
+from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, RadixTree, Tokens
 from radixlang.runtime.models.float64 import in_float64
 from radixlang.runtime.models.model import CausalModel, plan_for
 
@@ -92,10 +91,9 @@ class CachedPath:
 
 
 def read_path(
-    memory: Memory, model: CausalModel, namespace: Namespace, tokens: Tokens
+    tree: RadixTree, cache: KVCache, model: CausalModel, namespace: Namespace, tokens: Tokens
 ) -> CachedPath:
     """Copy a cached path, and let the model go on from it; call it on the tree's own thread."""
-    tree, cache = memory.tree, memory.cache
     found = walk(tree.root(namespace), as_edge(tokens))
     parts: list[tuple[RadixNode, int]] = [(node, node.length) for node in tree.path(found.node)]
     if found.child is not None and found.part:

@@ -73,11 +73,11 @@ def audit(
 
 
 def pages_add_up(tree: RadixTree, pool: PagePool, private: PrivateSlots) -> list[Violation]:
-    """1: free + evictable + protected + private + deferred pages = total.
+    """1: free + evictable + protected + private pages = total.
 
-    A page of several owners counts for the first of: deferred, private, protected, evictable.
+    A page of several owners counts for the first of: private, protected, evictable.
     """
-    kinds = (pool.deferred_slots(), joined(private), *cached_slots(tree, pool))
+    kinds = (joined(private), *cached_slots(tree, pool))
     owner = np.zeros(pool.num_pages, bool)
     counts = []
     for slots in kinds:
@@ -87,7 +87,7 @@ def pages_add_up(tree: RadixTree, pool: PagePool, private: PrivateSlots) -> list
     total = pool.num_free_pages + sum(counts)
     if total == pool.num_pages:
         return []
-    names = ("deferred", "private", "protected", "evictable")
+    names = ("private", "protected", "evictable")
     parts = ", ".join(f"{count} {name}" for name, count in zip(names, counts, strict=True))
     missing = pool.num_pages - total
     word = f"{missing} leaked" if missing > 0 else f"{-missing} owned twice"
@@ -102,7 +102,6 @@ def owners_are_disjoint(tree: RadixTree, pool: PagePool, private: PrivateSlots) 
     expected = np.zeros(pool.num_slots, np.int64)
     for slots in (joined(private), *cached_slots(tree, pool)):
         np.add.at(expected, slots, 1)
-    np.add.at(expected, pool.deferred_slots(), 1)
     owned = pool.is_owned(np.arange(pool.num_slots, dtype=np.int32))
     wrong = np.flatnonzero(expected != owned)
     found = []

@@ -64,6 +64,6 @@ def joined(private: PrivateSlots) -> Slots:
 
 
 def unaccounted(tree: RadixTree, pool: PagePool, private: PrivateSlots) -> Slots:
-    """Owned slots that neither tree, nor branch, nor a deferred release accounts for."""
-    known = (joined(private), *cached_slots(tree, pool), pool.deferred_slots())
+    """Owned slots that neither tree nor branch accounts for."""
+    known = (joined(private), *cached_slots(tree, pool))
     return np.setdiff1d(pool.owned_slots(), np.concatenate(known))

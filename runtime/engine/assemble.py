@@ -8,7 +8,6 @@ from radixlang.runtime.cache.page_pool import PagePool
 from radixlang.runtime.cache.quantized_tier import ColdTier
 from radixlang.runtime.cache.radix_tree import RadixTree
 from radixlang.runtime.engine.engine import EngineCore
-from radixlang.runtime.engine.kv_manager import Memory
 from radixlang.runtime.engine.memory_budget import (
     draft_tokens_for,
     make_cache,
@@ -21,6 +20,7 @@ from radixlang.runtime.requests.branch_table import Branches, Serving
 from radixlang.runtime.requests.next_use_hints import NextUses
 from radixlang.runtime.runtime_config import RuntimeConfig
 from radixlang.runtime.sampling.counter_rng import SeedSource
+from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.scheduler import Limits
 
 

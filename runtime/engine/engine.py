@@ -30,12 +30,12 @@ from radixlang.errors import (
 from radixlang.protocol import Generation
 from radixlang.reply import Reply
 from radixlang.runtime.cache.compaction import Compactor
-from radixlang.runtime.cache.lease import ProgramPins
+from radixlang.runtime.cache.pins import ProgramPins
 from radixlang.runtime.diagnostics.invariants import Violation
 from radixlang.runtime.engine.admin import picture
+from radixlang.runtime.engine.deadlines import Deadlines
 from radixlang.runtime.engine.idle_tasks import Upkeep
 from radixlang.runtime.engine.inbox import Call, Cancel, Command, Inbox, Post, Stop
-from radixlang.runtime.engine.kv_manager import Memory
 from radixlang.runtime.engine.model_runner import ModelRunner
 from radixlang.runtime.engine.output_checks import Verdicts
 from radixlang.runtime.engine.self_audit import Watch
@@ -45,8 +45,8 @@ from radixlang.runtime.process.switch_interval import often
 from radixlang.runtime.requests.branch import BranchState, Fork, Operation, Release, futures_of
 from radixlang.runtime.requests.branch_table import Branches
 from radixlang.runtime.requests.generate_request import GenerateJob
-from radixlang.runtime.requests.request import Job
-from radixlang.runtime.scheduling.deadlines import Deadlines
+from radixlang.runtime.requests.request import Job, job_of
+from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.scheduler import Limits, Scheduler
 from radixlang.runtime.scheduling.waiting_queue import WaitingQueue
 
@@ -84,6 +84,7 @@ class EngineCore:
         self.upkeep = Upkeep(
             compactor,
             memory.cold,
+            memory.tree.structure.merge_chains,
             lambda: self.watch.audit(),
             lambda: memory.tree.num_cached_tokens,
             memory.give_back,
@@ -94,7 +95,7 @@ class EngineCore:
             limits,
             counters,
             yield_lease=branches.yield_lease,
-            fail=self.fail_job,
+            fail=lambda sequence, error: self.fail_job(job_of(sequence), error),
         )
         self.watch = Watch(self)
         self._step = Step(self)
@@ -272,7 +273,7 @@ class EngineCore:
     def _fail_step(self, error: BaseException) -> None:
         """Fail what was running: their memory is in an unknown state, so all of it is dropped."""
         self.runner.forget_plan()
-        for job in {sequence.job for sequence in self.scheduler.running}:
+        for job in {job_of(sequence) for sequence in self.scheduler.running}:
             wrapped = RequestError(
                 f"the engine failed while it ran this request: {error!r}. Other requests go on; "
                 "please report this with the log"

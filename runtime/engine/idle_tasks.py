@@ -1,4 +1,4 @@
-"""What the engine does beside its requests: compaction, cold nodes, and when at rest an audit.
+"""What the engine does for itself: compaction, cold nodes; at rest merged nodes and an audit.
 
 Between steps only what is due and short runs; the rest waits until the engine has had nothing to
 do for a second. Then memory that is free goes back to the system, too. An idle engine sleeps: it
@@ -26,6 +26,7 @@ class Upkeep:
     Args:
         compactor: makes hot paths contiguous; None for a runtime without.
         cold: the 8-bit tier, where there is one.
+        merge: joins chains of only children in the tree.
         audit: finds violated invariants.
         num_tokens: tokens in the cache now.
         give_back: returns free memory to the system.
@@ -35,6 +36,7 @@ class Upkeep:
         self,
         compactor: Compactor | None,
         cold: ColdTier | None,
+        merge: Callable[[], int],
         audit: Callable[[], list[Violation]],
         num_tokens: Callable[[], int],
         give_back: Callable[[], None],
@@ -42,6 +44,7 @@ class Upkeep:
         self.compactor = compactor
         self.cold = cold
         self.violations: list[Violation] = []
+        self._merge = merge
         self._audit = audit
         self._num_tokens = num_tokens
         self._give_back = give_back
@@ -75,6 +78,7 @@ class Upkeep:
         if self.compactor is not None and self.compactor.is_due():
             self.compactor.compact()
         if self._num_tokens() <= MAX_AUDITED_TOKENS:
+            self._merge()
             found = self._audit()
             for violation in found:
                 log.error("the cache broke %s", violation)

@@ -20,11 +20,11 @@ from radixlang.runtime.cache.lease import Lease
 from radixlang.runtime.cache.page_pool import Slots
 from radixlang.runtime.cache.radix_tree import RadixNode
 from radixlang.runtime.engine.cuda_graphs import DecodeGraphs
-from radixlang.runtime.engine.kv_manager import Memory
 from radixlang.runtime.metrics.stats import StepProfile
 from radixlang.runtime.models.decoder import Decoder
 from radixlang.runtime.models.model import CausalModel, plan_for
 from radixlang.runtime.process.malloc import StepHeap
+from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.sequence import Sequence
 
 Batch = Items[tuple[Sequence, int]]

@@ -14,7 +14,9 @@ from radixlang.errors import NumericalError, RadixlangError
 from radixlang.runtime.cache.node import num_common_tokens
 from radixlang.runtime.requests.generate_request import GenerateJob, no_token_left
 from radixlang.runtime.requests.mask_step import Masks
-from radixlang.runtime.sampling.sampler import SamplingRow, sample
+from radixlang.runtime.requests.request import job_of
+from radixlang.runtime.sampling.row import SamplingRow
+from radixlang.runtime.sampling.sampler import sample
 from radixlang.runtime.scheduling.sequence import Sequence
 from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT
 
@@ -140,9 +142,9 @@ class Step:
                 stop = min(first + MAX_LOGIT_ROWS, recorded.stop)
                 rows = hidden[each.at + first - each.start : each.at + stop - each.start]
                 try:
-                    each.sequence.job.record(each.sequence, first, self._logits(rows))
+                    job_of(each.sequence).record(each.sequence, first, self._logits(rows))
                 except RadixlangError as error:
-                    self._core.fail_job(each.sequence.job, error)
+                    self._core.fail_job(job_of(each.sequence), error)
                     break
             if each.sequence.is_running and each.sequence.num_prompt < num_prompt:
                 self._shorten(each)
@@ -191,7 +193,7 @@ class Step:
         """The computed prompt comes into the tree; a bad one never does."""
         core, sequence = self._core, each.sequence
         if not each.is_finite:
-            core.fail_job(sequence.job, _not_finite(sequence))
+            core.fail_job(job_of(sequence), _not_finite(sequence))
         if not sequence.is_running or not each.num_new:
             return
         was_prefilling = sequence.is_prefilling
@@ -250,7 +252,7 @@ class Step:
         """Finish the jobs that have all they need."""
         core = self._core
         for each in work:
-            sequence, job = each.sequence, each.sequence.job
+            sequence, job = each.sequence, job_of(each.sequence)
             if not sequence.is_running:
                 continue
             if not job.samples and not sequence.num_pending:

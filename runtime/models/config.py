@@ -113,12 +113,6 @@ class ModelConfig:
         width = 4 if self.kv_dtype == "float32" else 2
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * width
 
-    def with_context(self, context_length: int | None) -> ModelConfig:
-        """A copy that serves at most this many tokens; None keeps the model's own length."""
-        if context_length is None or context_length >= self.context_length:
-            return self
-        return replace(self, context_length=context_length)
-
 
 def activation_of(name: str, source: str) -> Activation:
     """Our name of an activation function.

@@ -21,10 +21,11 @@ from radixlang.protocol import (
     TokenLogprob,
     Usage,
 )
-from radixlang.runtime.engine.kv_manager import Memory
 from radixlang.runtime.requests.branch import BranchState
 from radixlang.runtime.requests.request import Job
-from radixlang.runtime.sampling.sampler import GREEDY, SamplingRow, choose_among, row_logprob
+from radixlang.runtime.sampling.row import GREEDY, SamplingRow
+from radixlang.runtime.sampling.sampler import choose_among, row_logprob
+from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.sequence import Sequence, TokenIds
 from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT, Drafter
 from radixlang.runtime.text.stop_strings import Kept, TextTracker

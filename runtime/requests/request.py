@@ -5,16 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from radixlang.runtime.requests.branch import BranchState
+from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.sequence import Sequence, TokenIds
 from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT
 
-if TYPE_CHECKING:
-    from radixlang.runtime.engine.kv_manager import Memory
+
+def job_of(sequence: Sequence) -> Job:
+    """The job that a sequence of this engine is computed for."""
+    job = sequence.job
+    assert isinstance(job, Job)
+    return job
 
 
 class Job:

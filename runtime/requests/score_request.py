@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from radixlang.protocol import OptionScore
-from radixlang.runtime.engine.kv_manager import Memory
 from radixlang.runtime.requests.branch import BranchState
 from radixlang.runtime.requests.request import Job
 from radixlang.runtime.sampling.sampler import target_logprobs
+from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.sequence import Sequence, TokenIds
 
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from radixlang.runtime.sampling.row import SamplingRow
 from radixlang.sampling_params import SamplingParams
-
-if TYPE_CHECKING:
-    from radixlang.runtime.sampling.sampler import SamplingRow
-
 
 # Parameters that the kernel, or what comes before it on a GPU, does as the general sampler does.
 HANDLED = frozenset({"temperature", "top_p", "min_p", "seed", "frequency_penalty",

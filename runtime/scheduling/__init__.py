@@ -1,10 +1,10 @@
 """Which sequences run in the next step, in which order, and for how long they may.
 
-It knows counts of tokens and pages. It knows no tensor and no text.
+It knows counts of tokens and pages, and who holds them. It knows no branch and no text.
 """
 
 __all__ = [
-    "deadlines",
+    "kv_manager",
     "scheduler",
     "sequence",
     "waiting_queue",

@@ -21,9 +21,8 @@ from radixlang.errors import PoolExhaustedError
 from radixlang.runtime.cache.node import as_edge, num_common_tokens, walk
 from radixlang.runtime.cache.page_pool import PoolFull
 from radixlang.runtime.cache.radix_tree import RadixNode
-from radixlang.runtime.engine.kv_manager import Memory
 from radixlang.runtime.metrics.stats import Counters
-from radixlang.runtime.requests.request import Job
+from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.sequence import Sequence, TokenIds
 from radixlang.runtime.scheduling.waiting_queue import WaitingQueue
 from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT, choose_lengths
@@ -46,7 +45,7 @@ class Scheduler:
 
     Args:
         yield_lease: asks a branch at rest to give up its lease; False when there is none left.
-        fail: ends a job with an error; it calls `remove` for the job's sequences.
+        fail: ends what a sequence is for with an error; it calls `remove` for all sequences of it.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class Scheduler:
         counters: Counters,
         *,
         yield_lease: Callable[[], bool],
-        fail: Callable[[Job, BaseException], None],
+        fail: Callable[[Sequence, BaseException], None],
     ) -> None:
         self.memory = memory
         self.waiting = waiting
@@ -168,7 +167,7 @@ class Scheduler:
                     continue
                 victim = self._youngest()
                 if victim is sequence and len(self.running) == 1:
-                    self._fail(sequence.job, self._exhausted(sequence, num_new))
+                    self._fail(sequence, self._exhausted(sequence, num_new))
                     return False
                 batch.pop(victim, None)
                 self.retract(victim)
@@ -260,7 +259,7 @@ class Scheduler:
                 self.waiting.push_front(sequence)
                 if self.running:
                     return
-                self._fail(sequence.job, self._exhausted(sequence, sequence.num_tokens))
+                self._fail(sequence, self._exhausted(sequence, sequence.num_tokens))
                 continue
             self.memory.count_cached(sequence)
             self.memory.events.add("admit", sequence.num_computed, sequence.holder)

@@ -8,7 +8,7 @@ that are only guessed, whose slots are free again when they were wrong.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,24 @@ from radixlang.runtime.cache.page_pool import NO_SLOTS, Slots
 from radixlang.runtime.cache.radix_tree import Namespace, RadixNode
 from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT
 
-if TYPE_CHECKING:
-    from radixlang.runtime.requests.request import Job
-
 TokenIds = NDArray[np.int32]
+
+
+class Work(Protocol):
+    """What a sequence is computed for, as far as scheduling asks: see `requests.request.Job`."""
+
+    samples: bool
+    num_cached: int
+    num_computed: int
+
+    @property
+    def num_to_write(self) -> int:
+        """Most tokens that may still be generated and then read by a later one."""
+        ...
+
+    def draft(self) -> tuple[TokenIds, float]:
+        """A guess at the tokens after the pending one, and the chance that one is right."""
+        ...
 
 
 class Sequence:
@@ -39,12 +53,12 @@ class Sequence:
 
     __slots__ = ("_buffer", "arrival", "counted", "draft", "first_logit", "followers",
                  "holder", "is_running", "job", "leader_key", "lease", "namespace",
-                 "num_committed", "num_computed", "num_prompt", "num_tokens", "overtaken",
-                 "reached", "tail")  # fmt: skip
+                 "num_committed", "num_computed", "num_prompt", "num_tokens", "reached",
+                 "tail")  # fmt: skip
 
     def __init__(
         self,
-        job: Job,
+        job: Work,
         namespace: Namespace,
         tokens: TokenIds,
         *,
@@ -65,7 +79,6 @@ class Sequence:
         self.lease: Lease | None = None
         self.tail: Slots = NO_SLOTS
         self.arrival = 0
-        self.overtaken = 0
         self.is_running = False
         self.leader_key: tuple[RadixNode, int] | None = None
         self.followers: dict[Sequence, int] = {}  # and the length of prefix each waits for

@@ -24,9 +24,8 @@ MAX_DISPLACEMENT = 256  # how many later arrivals may be served before a waiting
 
 
 def depth_first(sequence: Sequence) -> Key:
-    """Order by adapter, weights and tokens: siblings are neighbours."""
-    space = sequence.namespace
-    head = f"{space.adapter}\0{space.weights_version}\0".encode()
+    """Order by weights and tokens: siblings are neighbours."""
+    head = f"{sequence.namespace.weights_version}\0".encode()
     head += bytes(-len(head) % TOKEN_BYTES)  # so that keys compare token by token
     return head + sequence.tokens.astype(">i4").tobytes(), sequence.arrival
 

@@ -107,34 +107,6 @@ def test_double_release_raises_and_changes_nothing(page_size: int) -> None:
     assert list(pool.owned_slots()) == [4, 5, 6, 7]
 
 
-def test_nothing_is_freed_while_a_step_reads_it() -> None:
-    pool = PagePool(8)
-    slots = pool.alloc(8)
-    with pool.step_in_flight():
-        pool.release(slots[:3])
-        assert pool.num_free_pages == 0
-        assert list(pool.deferred_slots()) == [0, 1, 2]
-        with pytest.raises(OwnershipError):
-            pool.release(slots[:1])
-        with pytest.raises(PoolFull):
-            pool.alloc(1)
-    assert pool.num_free_pages == 3
-
-
-def test_overlapping_steps_wait_for_the_last() -> None:
-    pool = PagePool(8)
-    slots = pool.alloc(8)
-    pool.begin_step()
-    pool.begin_step()
-    pool.release(slots)
-    pool.end_step()
-    assert pool.num_free_pages == 0
-    pool.end_step()
-    assert pool.num_free_pages == 8
-    with pytest.raises(OwnershipError, match="no step is in flight"):
-        pool.end_step()
-
-
 def test_an_empty_pool_and_empty_requests() -> None:
     pool = PagePool(0)
     assert len(pool.alloc(0)) == 0

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from radixlang.errors import OwnershipError, ParameterError
-from radixlang.runtime.cache.batch_insert import insert_batch
 from radixlang.runtime.cache.page_pool import PagePool
 from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, RadixTree
 from radixlang.runtime.cache.snapshot import draw, take_snapshot
@@ -76,7 +75,7 @@ def test_peek_changes_nothing() -> None:
     node = cache(tree, [1, 2, 3])
     uses = tree.num_uses
     assert tree.peek("", [1, 2, 9]) == 2
-    assert (tree.num_uses, node.length, tree.num_nodes) == (uses, 3, 1)
+    assert (tree.num_uses, node.length, tree.structure.num_nodes) == (uses, 3, 1)
 
 
 def test_duplicates_go_back_to_the_pool_and_the_tree_keeps_its_slots() -> None:
@@ -90,16 +89,6 @@ def test_duplicates_go_back_to_the_pool_and_the_tree_keeps_its_slots() -> None:
     assert not audit(tree, tree.pool)
 
 
-def test_duplicates_stay_until_the_step_that_reads_them_has_ended() -> None:
-    tree = make_tree()
-    cache(tree, [1, 2, 3])
-    slots = tree.pool.alloc(3)
-    with tree.pool.step_in_flight():
-        tree.insert(tree.root(""), [1, 2, 3], slots)
-        assert tree.pool.is_owned(slots).all()
-    assert not tree.pool.is_owned(slots).any()
-
-
 def test_tokens_and_slots_must_be_as_many() -> None:
     tree = make_tree()
     with pytest.raises(ParameterError, match="3 tokens came with 2 slots"):
@@ -110,22 +99,22 @@ def test_split_and_merge_change_no_match() -> None:
     tree = make_tree()
     node = cache(tree, list(range(10)))
     before = contents(tree)
-    upper = tree.split(node, 4)
+    upper = tree.structure.split(node, 4)
     assert not matches_are_kept(before, tree)
     assert (upper.start, upper.end, node.start, node.end) == (0, 4, 4, 10)
-    tree.split(node, 1)
-    assert tree.merge_chains() == 2
-    assert tree.num_nodes == 1
+    tree.structure.split(node, 1)
+    assert tree.structure.merge_chains() == 2
+    assert tree.structure.num_nodes == 1
     assert not matches_are_kept(before, tree)
     with pytest.raises(ParameterError, match="cannot split"):
-        tree.split(node, 10)
+        tree.structure.split(node, 10)
 
 
 def test_a_merge_keeps_the_node_object_at_the_end() -> None:
     tree = make_tree()
     lease = tree.lease(cache(tree, [1, 2, 3, 4]))
-    tree.split(lease.node, 2)
-    assert tree.merge(lease.node)
+    tree.structure.split(lease.node, 2)
+    assert tree.structure.merge(lease.node)
     assert (lease.node.start, lease.node.end) == (0, 4)
     assert not audit(tree, tree.pool)
 
@@ -134,9 +123,9 @@ def test_a_lease_between_two_nodes_keeps_them_apart() -> None:
     tree = make_tree()
     upper = tree.lease(cache(tree, [1, 2]))
     cache(tree, [1, 2, 3, 4])
-    assert tree.merge_chains() == 0
+    assert tree.structure.merge_chains() == 0
     upper.release()
-    assert tree.merge_chains() == 1
+    assert tree.structure.merge_chains() == 1
 
 
 def test_chains_used_apart_stay_apart() -> None:
@@ -145,7 +134,7 @@ def test_chains_used_apart_stay_apart() -> None:
     cache(tree, [1, 2, 3, 4])
     cache(tree, [5])
     tree.match("", [1, 2])
-    assert tree.merge_chains() == 0
+    assert tree.structure.merge_chains() == 0
     tree.evict(2)
     assert (tree.peek("", [1, 2, 3]), tree.peek("", [5])) == (2, 1)
 
@@ -217,31 +206,6 @@ def test_roots_of_tenants_that_left_are_dropped() -> None:
     assert tree.pool.num_free_pages == tree.pool.num_pages
 
 
-# ---- batches
-
-
-def test_a_batch_gives_what_single_insertions_give() -> None:
-    rng = np.random.default_rng(0)
-    keys = [rng.integers(0, 3, rng.integers(1, 12)).tolist() for _ in range(200)]
-    one_by_one, batched = make_tree(4096), make_tree(4096)
-    for key in keys:
-        one_by_one.insert(one_by_one.root(""), key, one_by_one.pool.alloc(len(key)))
-    results = insert_batch(batched, "", keys, [batched.pool.alloc(len(key)) for key in keys])
-    assert contents(one_by_one).keys() == contents(batched).keys()
-    assert batched.num_nodes == one_by_one.num_nodes
-    for key, result in zip(keys, results, strict=True):
-        assert batched.tokens(result.node)[: len(key)].tolist() == key
-        assert result.num_inserted + result.num_duplicate == len(key)
-    assert sum(result.num_inserted for result in results) == batched.num_cached_tokens
-    assert not audit(batched, batched.pool)
-
-
-def test_a_batch_of_unequal_lists_is_refused() -> None:
-    tree = make_tree()
-    with pytest.raises(ParameterError, match="2 keys came with 1 runs"):
-        insert_batch(tree, "", [[1], [2]], [tree.pool.alloc(1)])
-
-
 # ---- snapshots and drawing
 
 
@@ -270,8 +234,8 @@ def test_readers_on_other_threads_see_whole_snapshots_while_the_owner_works() ->
         while not stop.is_set():
             snapshot = latest[0]
             lines = draw(snapshot, max_children=10_000).count("\n")
-            if lines != snapshot.num_nodes + len(snapshot.roots):
-                wrong.append(f"{lines} lines, {snapshot.num_nodes} nodes")
+            if lines != snapshot.structure.num_nodes + len(snapshot.roots):
+                wrong.append(f"{lines} lines, {snapshot.structure.num_nodes} nodes")
 
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
@@ -323,7 +287,7 @@ def test_a_deep_tree_needs_no_recursion() -> None:
     assert draw(take_snapshot(tree)).count("\n") == 3001
     assert len(tree.path(lease.node)) == 3000
     lease.release()
-    assert tree.merge_chains() > 0
+    assert tree.structure.merge_chains() > 0
     assert tree.clear() == 3000
 
 

@@ -12,9 +12,9 @@ from radixlang.kernels.plan.plan import plan_attention
 from radixlang.runtime.cache.kv_cache import KVCache
 from radixlang.runtime.cache.page_pool import PagePool
 from radixlang.runtime.cache.radix_tree import Namespace, RadixTree
-from radixlang.runtime.engine.kv_manager import Memory
 from radixlang.runtime.engine.model_runner import ModelRunner, tree_batch
 from radixlang.runtime.metrics.stats import Counters, StepProfile
+from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.sequence import Sequence
 from radixlang.sampling_params import SamplingParams
 

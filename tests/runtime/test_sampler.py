@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from radixlang.runtime.sampling.counter_rng import SeedSource, uniform
+from radixlang.runtime.sampling.row import GREEDY, SamplingRow
 from radixlang.runtime.sampling.sampler import (
-    GREEDY,
-    SamplingRow,
     choose_among,
     row_logprob,
     sample,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from radixlang.runtime.sampling import gpu, sampler
-from radixlang.runtime.sampling.sampler import SamplingRow
+from radixlang.runtime.sampling.row import SamplingRow
 from radixlang.sampling_params import SamplingParams
 
 

@@ -12,7 +12,7 @@ from radixlang.kernels.gpu.sample_tokens import sample
 from radixlang.kernels.reference.fused import sample_reference, uniform_reference
 from radixlang.runtime.sampling.counter_rng import uniform
 from radixlang.runtime.sampling.gpu import choose, suits_kernel
-from radixlang.runtime.sampling.sampler import SamplingRow
+from radixlang.runtime.sampling.row import SamplingRow
 from radixlang.runtime.sampling.sampler import sample as sample_on_cpu
 from radixlang.sampling_params import SamplingParams
 

@@ -19,12 +19,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from radixlang.runtime.cache.batch_insert import insert_batch
 from radixlang.runtime.cache.compaction import Compactor
 from radixlang.runtime.cache.eviction import NEVER
 from radixlang.runtime.cache.kv_cache import KVCache
-from radixlang.runtime.cache.lease import Lease, ProgramPins
+from radixlang.runtime.cache.lease import Lease
 from radixlang.runtime.cache.page_pool import NO_SLOTS, PagePool, PoolFull, Slots
+from radixlang.runtime.cache.pins import ProgramPins
 from radixlang.runtime.cache.quantized_tier import ColdTier
 from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, RadixTree
 from radixlang.runtime.cache.snapshot import draw, take_snapshot
@@ -82,7 +82,6 @@ class CacheMachine(RuleBasedStateMachine):
         self.branches: list[FakeBranch] = []
         self.last_use: dict[Key, int] = {}
         self.predicts = page_size == 1 and policy == "lru" and not num_cold
-        self.num_steps_in_flight = 0
         self.num_names = 0
         self.is_computed = np.zeros(self.pool.num_slots, bool)
         self.folder = tempfile.TemporaryDirectory()
@@ -90,8 +89,6 @@ class CacheMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "pool"):
             return
-        while self.num_steps_in_flight:
-            self.end_step()
         for branch in list(self.branches):
             self.cancel_branch(branch)
         self.pins.release_all()
@@ -147,10 +144,10 @@ class CacheMachine(RuleBasedStateMachine):
         if missing > 0:
             missing -= self.cold.make_room(missing) if self.tree.cold_pool else 0
         if missing > 0:
-            if self.predicts and not self.num_steps_in_flight:
+            if self.predicts:
                 self.naive_evict(missing)
             self.tree.evict(missing)
-        if not self.predicts or self.num_steps_in_flight:
+        if not self.predicts:
             self.resync()
 
     def compute(self, namespace: Namespace, tokens: list[int], slots: Slots) -> None:
@@ -268,20 +265,20 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(num_pages=st.integers(1, 12))
     def evict(self, num_pages: int) -> None:
         before, evictable = self.pool.num_free_pages, self.tree.num_evictable_pages
-        if self.predicts and not self.num_steps_in_flight:
+        if self.predicts:
             self.naive_evict(num_pages)
         freed = self.tree.evict(num_pages)
         assert freed == self.pool.num_free_pages - before
         if not self.num_steps_in_flight:
             assert freed >= min(num_pages, evictable)
-        if self.predicts and not self.num_steps_in_flight:
+        if self.predicts:
             assert set(self.last_use) == self.cached_keys()
         self.resync()
 
     @rule()
     def merge(self) -> None:
         before = checks.contents(self.tree)
-        self.tree.merge_chains()
+        self.tree.structure.merge_chains()
         assert not checks.matches_are_kept(before, self.tree)
 
     @precondition(lambda self: self.tree.num_cached_tokens)
@@ -341,43 +338,6 @@ class CacheMachine(RuleBasedStateMachine):
     def unpin(self) -> None:
         self.pins.release("program")
 
-    @precondition(lambda self: self.num_steps_in_flight < 2)
-    @rule()
-    def begin_step(self) -> None:
-        self.pool.begin_step()
-        self.num_steps_in_flight += 1
-        self.read_slots = self.pool.owned_slots()
-
-    @precondition(lambda self: self.num_steps_in_flight)
-    @rule()
-    def end_step(self) -> None:
-        assert not checks.nothing_freed_in_flight(self.pool, self.read_slots)
-        self.pool.end_step()
-        self.num_steps_in_flight -= 1
-
-    @rule(namespace=namespaces, keys=st.lists(tokens_of, min_size=1, max_size=5))
-    def insert_many(self, namespace: Namespace, keys: list[list[int]]) -> None:
-        num_tokens = sum(map(len, keys))
-        self.make_room(num_tokens + self.pool.page_size * len(keys), None)
-        if self.pool.num_free_pages < sum(self.pool.num_pages_for(len(key)) for key in keys):
-            return
-        runs = [self.pool.alloc(len(key), holder="batch") for key in keys]
-        for key, run in zip(keys, runs, strict=True):
-            self.compute(namespace, key, run)
-        results = insert_batch(self.tree, namespace, keys, runs)
-        for key, result in zip(keys, results, strict=True):
-            assert self.tree.tokens(result.node).tolist()[: len(key)] == key
-            assert result.num_inserted + result.num_duplicate == len(key)
-        self.sync_uses(namespace, keys)
-
-    def sync_uses(self, namespace: Namespace, keys: list[list[int]]) -> None:
-        """A batch is used in sorted order, one tick a key."""
-        order = sorted(keys, key=lambda key: np.array(key, np.int32).tobytes())
-        first = self.tree.num_uses - len(keys) + 1
-        for tick, key in enumerate(order, first):
-            for prefix in self.keys(namespace, key):
-                self.last_use[prefix] = tick
-
     @rule(namespace=namespaces)
     def retire(self, namespace: Namespace) -> None:
         """New weights: what nobody leases is gone at once, in this namespace only."""
@@ -387,7 +347,6 @@ class CacheMachine(RuleBasedStateMachine):
         self.tree.retired.discard(namespace)
         self.resync()
 
-    @precondition(lambda self: not self.num_steps_in_flight)
     @rule(namespace=namespaces)
     def save_and_load(self, namespace: Namespace) -> None:
         nodes = [node for node in self.tree.nodes() if node.namespace == namespace]

@@ -24,9 +24,6 @@ def test_context_is_the_models_own_or_what_was_asked() -> None:
     assert from_transformers(llama(), name="m", dtype="float32").context_length == 512
     short = from_transformers(llama(), name="m", dtype="float32", context_length=100)
     assert short.context_length == 100
-    assert short.with_context(None) is short
-    assert short.with_context(64).context_length == 64
-    assert short.with_context(400).context_length == 100
 
 
 def test_dynamic_rope_is_served_up_to_its_trained_context_without_scaling() -> None:
