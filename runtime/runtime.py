@@ -18,7 +18,6 @@ from radixlang.runtime.cache.snapshot import draw, path_tokens, take_snapshot
 from radixlang.runtime.diagnostics import float64_check as comparison
 from radixlang.runtime.diagnostics.invariants import Violation
 from radixlang.runtime.diagnostics.nan_scan import WildNode, find_wild_nodes
-from radixlang.runtime.engine import admin as control
 from radixlang.runtime.engine.assemble import build_engine
 from radixlang.runtime.engine.engine import EngineCore
 from radixlang.runtime.metrics.events import Listener
@@ -143,7 +142,7 @@ class Runtime:
             branch.extend(content)
             tokens = np.array(prefill(branch, lambda: self.stats().num_prompt_tokens), np.int32)
             space = Namespace(namespace)
-            num_tokens: int = self.core.call(lambda: control.pin(self.core, name, space, tokens))
+            num_tokens: int = self.core.call(lambda: self.core.admin.pin(name, space, tokens))
         finally:
             branch.release()
         if num_tokens < len(tokens):
@@ -179,7 +178,7 @@ class Runtime:
                     f"{value!r} as in the one that runs. Make a new Runtime for another model"
                 )
         causal = model.model
-        self.core.call(lambda: control.update_weights(self.core, causal))
+        self.core.call(lambda: self.core.admin.update_weights(causal))
         self._loaded = model
 
     # ---- looking inside
@@ -206,11 +205,11 @@ class Runtime:
 
     def reset_stats(self) -> None:
         """Start counting anew; the peak starts at what is held now."""
-        self.core.call(lambda: control.reset_counters(self.core))
+        self.core.call(self.core.admin.reset_counters)
 
     def flush_cache(self) -> int:
         """Drop all that no branch holds; returns the number of tokens."""
-        num_tokens: int = self.core.call(lambda: control.flush(self.core))
+        num_tokens: int = self.core.call(self.core.admin.flush)
         return num_tokens
 
     def audit(self) -> list[Violation]:

@@ -14,6 +14,7 @@ __all__ = [
     "memory_budget",
     "model_runner",
     "output_checks",
+    "request_table",
     "self_audit",
     "step",
 ]

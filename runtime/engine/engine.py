@@ -22,7 +22,6 @@ from typing import Any
 
 from radixlang.errors import (
     CancelledError,
-    ConstraintError,
     DeadlineError,
     RequestError,
     RuntimeClosedError,
@@ -32,22 +31,21 @@ from radixlang.reply import Reply
 from radixlang.runtime.cache.compaction import Compactor
 from radixlang.runtime.cache.pins import ProgramPins
 from radixlang.runtime.diagnostics.invariants import Violation
-from radixlang.runtime.engine.admin import picture
+from radixlang.runtime.engine.admin import Admin
 from radixlang.runtime.engine.deadlines import Deadlines
 from radixlang.runtime.engine.idle_tasks import Upkeep
 from radixlang.runtime.engine.inbox import Call, Cancel, Command, Inbox, Post, Stop
 from radixlang.runtime.engine.model_runner import ModelRunner
-from radixlang.runtime.engine.output_checks import Verdicts
+from radixlang.runtime.engine.request_table import Requests
 from radixlang.runtime.engine.self_audit import Watch
 from radixlang.runtime.engine.step import Step
 from radixlang.runtime.metrics.stats import Counters, RuntimeStats, StepProfile
 from radixlang.runtime.process.switch_interval import often
-from radixlang.runtime.requests.branch import BranchState, Fork, Operation, Release, futures_of
+from radixlang.runtime.requests.branch import BranchState, Operation, Release
 from radixlang.runtime.requests.branch_table import Branches
-from radixlang.runtime.requests.generate_request import GenerateJob
-from radixlang.runtime.requests.request import Job, job_of
+from radixlang.runtime.requests.request import job_of
 from radixlang.runtime.scheduling.kv_manager import Memory
-from radixlang.runtime.scheduling.scheduler import Limits, Scheduler
+from radixlang.runtime.scheduling.scheduler import Limits
 from radixlang.runtime.scheduling.waiting_queue import WaitingQueue
 
 log = logging.getLogger("radixlang.runtime")
@@ -89,19 +87,18 @@ class EngineCore:
             lambda: memory.tree.num_cached_tokens,
             memory.give_back,
         )
-        self.scheduler = Scheduler(
-            memory,
-            WaitingQueue(order),
-            limits,
-            counters,
-            yield_lease=branches.yield_lease,
-            fail=lambda sequence, error: self.fail_job(job_of(sequence), error),
+        self.requests = Requests(
+            memory, branches, counters, WaitingQueue(order), limits, self._post_call
         )
-        self.watch = Watch(self)
-        self._step = Step(self)
-        self._verdicts = Verdicts(lambda tell: self._inbox.put(Call(tell, Future())))
+        self.scheduler = self.requests.scheduler
+        self.watch = Watch(memory, self.scheduler, runner, branches)
+        self.admin = Admin(
+            memory, runner, branches, self.scheduler, self.pins, self.upkeep, counters, profile
+        )
+        self._step = Step(
+            self.requests, runner, memory, counters, profile, branches.serving.vocab_size
+        )
         self._inbox = Inbox()
-        self._outbox: list[Callable[[], None]] = []
         self._deadlines = Deadlines()
         self._thread: threading.Thread | None = None
         self._after_end = threading.RLock()  # held by calls that come once the thread has ended
@@ -143,6 +140,9 @@ class EngineCore:
                     raise  # the function's own
         with self._after_end:
             return function()
+
+    def _post_call(self, function: Callable[[], None]) -> None:
+        self._inbox.put(Call(function, Future()))
 
     def stop(self) -> None:
         """Ask the thread to end after the current step."""
@@ -209,47 +209,33 @@ class EngineCore:
             self._handle(command)
         except BaseException as error:
             log.exception("a command of the engine failed")
-            if isinstance(command, (Post, Cancel)):
-                self.fail_branch(command.state, error)
+            if isinstance(command, (Post, Cancel, Stop)):
+                self.requests.fail_branch(command.state, error)
 
     def _handle(self, command: Command) -> None:
         match command:
             case Post(state, operation):
                 self._deadlines.watch(state, operation)
                 state.operations.append(operation)
-                self.advance(state)
+                self.requests.advance(state)
             case Cancel(state, None):
                 state.operations.append(Release())
-                self.fail_branch(state, CancelledError(f"{state.name} was cancelled"))
+                self.requests.fail_branch(state, CancelledError(f"{state.name} was cancelled"))
             case Cancel(state, future):
                 if future is not None and not future.done():
-                    self.fail_branch(state, CancelledError("the request was cancelled"))
+                    self.requests.fail_branch(state, CancelledError("the request was cancelled"))
             case Stop(state, generation):
-                self._stop(state, generation)
+                self.requests.stop(state, generation)
             case Call(function, future):
                 self._run_call(function, future)
-
-    def _stop(self, state: BranchState, generation: Generation) -> None:
-        """End a generation that has begun; one that has not ends when it does."""
-        job = state.job
-        if not isinstance(job, GenerateJob) or job.generation is not generation:
-            return
-        try:
-            job.stop()
-        except ConstraintError as error:
-            self.fail_job(job, error)
-            return
-        if job.is_ready:
-            self.finish_job(job)
-            self.advance(state)
 
     def _run_call(self, function: Callable[[], Any], future: Future[Any]) -> None:
         try:
             value = function()
         except BaseException as error:
-            self.later(lambda error=error: future.set_exception(error))  # type: ignore[misc]
+            self.requests.later(lambda error=error: future.set_exception(error))  # type: ignore[misc]
         else:
-            self.later(lambda: future.set_result(value))
+            self.requests.later(lambda: future.set_result(value))
 
     def _run_step(self) -> None:
         self._expire()
@@ -279,7 +265,7 @@ class EngineCore:
                 "please report this with the log"
             )
             wrapped.__cause__ = error
-            self.fail_job(job, wrapped)
+            self.requests.fail_job(job, wrapped)
 
     def _finish_round(self) -> None:
         """Publish statistics, then let callers know."""
@@ -289,16 +275,7 @@ class EngineCore:
         except BaseException:
             log.exception("the statistics of a round could not be published")
         with self.profile.part("text"):
-            self._deliver()
-
-    def _deliver(self) -> None:
-        """Resolve futures and tell readers; what one of them raises concerns no other."""
-        outbox, self._outbox = self._outbox, []
-        for deliver in outbox:
-            try:
-                deliver()
-            except BaseException:
-                log.exception("a callback of a generation failed")
+            self.requests.deliver()
 
     def _close(self, why: BaseException | None) -> None:
         """End every future, then refuse whatever comes; each step whatever became of the others."""
@@ -307,9 +284,9 @@ class EngineCore:
             closed = RuntimeClosedError(f"the runtime ended with {why!r}")
             closed.__cause__ = why
         ends: list[Callable[[], None]] = [
-            *(partial(self.fail_branch, state, closed) for state in self.branches.all()),
+            *(partial(self.requests.fail_branch, state, closed) for state in self.branches.all()),
             self._step.close,
-            self._verdicts.close,
+            self.requests.close,
             self._finish_round,
         ]
         for end in ends:
@@ -319,137 +296,15 @@ class EngineCore:
                 log.exception("an engine could not end in order")
         self._inbox.close(why)
 
-    # ---- jobs and branches
-
-    def later(self, deliver: Callable[[], None]) -> None:
-        """Call after the statistics of this round are published."""
-        self._outbox.append(deliver)
-
-    def advance(self, state: BranchState) -> None:
-        """Run the operations of a branch, and of the children they make, as far as they go."""
-        stack = [state]
-        while stack:
-            at = stack.pop()
-            while at.is_born and at.job is None and at.operations:
-                operation = at.operations.popleft()
-                try:
-                    self._start(at, operation, stack)
-                except BaseException as error:
-                    at.operations.appendleft(operation)
-                    self._set_error(at, error)
-
-    def _start(self, state: BranchState, operation: Operation, stack: list[BranchState]) -> None:
-        if state.error is not None:
-            self._refuse(state, operation)
-        else:
-            job = self.branches.start(state, operation, self.later)
-            if job is not None:
-                self._add_job(job)
-        if isinstance(operation, Fork):
-            stack += operation.children
-
-    def _refuse(self, state: BranchState, operation: Operation) -> None:
-        """Answer an operation of a failed branch with its error."""
-        error = state.error
-        assert error is not None
-        for future in futures_of(operation):
-            self._fail_future(future, error)
-        match operation:
-            case Fork(children):
-                for child in children:
-                    child.error, child.is_born = child.error or error, True
-            case Release():
-                self.branches.release(state)
-
-    def _add_job(self, job: Job) -> None:
-        self.counters.num_requests += 1
-        job.branch.job = job
-        if isinstance(job, GenerateJob):
-            if job.generation.is_stopping:
-                job.stop()
-            self.count_generated(job)
-        if job.is_ready:
-            self.finish_job(job)
-        for sequence in list(job.sequences):
-            self.scheduler.add(sequence)
-
-    def finish_job(self, job: Job) -> None:
-        """A job has all it needs: resolve its future and go on with the branch."""
-        for sequence in list(job.sequences):
-            self.scheduler.remove(sequence)
-        state = job.branch
-        self.memory.events.add("finish", job.num_generated, job.holder)
-        state.family.found(job.num_cached)
-        job.finish(self.memory, self.later)
-        for sequence in list(job.sequences):
-            self.memory.detach(sequence)
-        job.sequences.clear()
-        self.branches.rest(state)
-        if job.judge is None:
-            state.job = None
-        else:
-            self._verdicts.submit(job.judge, partial(self._judged, job))
-
-    def _judged(self, job: Job, closing: str, error: BaseException | None) -> None:
-        """The verdict on a finished job, which meanwhile held its branch."""
-        state = job.branch
-        if state.job is not job:
-            return
-        if error is not None:
-            self.fail_branch(state, error)
-            return
-        job.resolve(closing, self.later)
-        state.job = None
-        self.advance(state)
-
-    def count_generated(self, job: GenerateJob) -> None:
-        """Add the tokens that a generation has gained to the statistics."""
-        generated, forced = job.num_counted
-        job.num_counted = now = (job.num_generated, job.num_forced)
-        self.counters.num_generated_tokens += now[0] - generated
-        self.counters.num_forced_tokens += now[1] - forced
-
-    def fail_job(self, job: Job, error: BaseException) -> None:
-        """End a job, and with it its branch, with an error."""
-        if job.branch.job is job:
-            self.fail_branch(job.branch, error)
-
-    def fail_branch(self, state: BranchState, error: BaseException) -> None:
-        """Fail what a branch has running and queued, and all that comes later."""
-        self._set_error(state, error)
-        self.advance(state)
-
-    def _set_error(self, state: BranchState, error: BaseException) -> None:
-        job, state.job = state.job, None
-        if job is not None:
-            self.counters.num_failed_requests += 1
-            self.memory.events.add("fail", job.num_generated, job.holder)
-            for sequence in list(job.sequences):
-                self.scheduler.remove(sequence)
-                self.memory.detach(sequence)
-            if isinstance(job, GenerateJob) and not job.is_followed:
-                job.tell(self.later)  # what was kept back
-            self._fail_future(job.future, error)
-        self.branches.fail(state, error)
-        # An unborn branch fails at once too: its operations are answered, the fork finds them gone.
-        state.is_born = True
-
-    def _fail_future(self, future: Future[Any], error: BaseException) -> None:
-        def deliver() -> None:
-            if not future.done():
-                future.set_exception(error)
-
-        self.later(deliver)
-
     def _expire(self) -> None:
         for state in self._deadlines.expired():
-            self.fail_branch(state, DeadlineError("the request ran past its timeout"))
+            self.requests.fail_branch(state, DeadlineError("the request ran past its timeout"))
 
-    # ---- the audit
+    # ---- what others read
 
     def publish(self) -> None:
         """Replace the statistics that other threads read."""
-        self._picture = picture(self)
+        self._picture = self.admin.picture()
 
     @property
     def stats(self) -> RuntimeStats:

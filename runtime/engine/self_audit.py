@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,34 +13,40 @@ from radixlang.runtime.diagnostics.invariants import (
     tables_follow_tree,
 )
 from radixlang.runtime.diagnostics.leaks import cached_slots
-
-if TYPE_CHECKING:
-    from radixlang.runtime.engine.engine import EngineCore
+from radixlang.runtime.engine.model_runner import ModelRunner
+from radixlang.runtime.requests.branch_table import Branches
+from radixlang.runtime.scheduling.kv_manager import Memory
+from radixlang.runtime.scheduling.scheduler import Scheduler
 
 
 class Watch:
     """Audits an engine; in debug mode after every step, with freed slots made unreadable."""
 
-    def __init__(self, core: EngineCore) -> None:
-        self._core = core
-        self._owned = core.memory.pool.owned_slots()
+    def __init__(
+        self, memory: Memory, scheduler: Scheduler, runner: ModelRunner, branches: Branches
+    ) -> None:
+        self._memory = memory
+        self._scheduler = scheduler
+        self._runner = runner
+        self._branches = branches
+        self._owned = memory.pool.owned_slots()
 
     def audit(self) -> list[Violation]:
         """All violated invariants of now."""
-        memory, running = self._core.memory, self._core.scheduler.running
+        memory, running = self._memory, self._scheduler.running
         private = {f"{each.holder} #{each.arrival}": each.tail for each in running}
         lengths = {each.holder: (each.num_written, len(each.tail)) for each in running}
         return [
             *audit(memory.tree, memory.pool, private),
             *only_computed_is_cached(memory.tree, self._is_computed()),
-            *tables_follow_tree(memory.tree, self._core.runner.tables()),
+            *tables_follow_tree(memory.tree, self._runner.tables()),
             *commits_fit(lengths),
             *self._leaked_leases(),
         ]
 
     def after_step(self) -> list[Violation]:
         """Audit, and fill what was freed since the last time with NaN: a reader would show."""
-        memory = self._core.memory
+        memory = self._memory
         owned = memory.pool.owned_slots()
         memory.cache.poison(np.setdiff1d(self._owned, owned))
         self._owned = owned
@@ -50,7 +54,7 @@ class Watch:
 
     def _is_computed(self) -> NDArray[np.bool_]:
         """[num_slots], of those in the tree: a forward pass has written them."""
-        memory = self._core.memory
+        memory = self._memory
         slots = np.concatenate(cached_slots(memory.tree, memory.pool))
         found = np.zeros(memory.pool.num_slots, bool)
         found[slots] = memory.cache.is_written(slots)
@@ -58,11 +62,10 @@ class Watch:
 
     def _leaked_leases(self) -> list[Violation]:
         """16, at any time: leases of branches and sequences that are no longer there."""
-        core = self._core
-        held = {each.lease for each in core.scheduler.running}
-        held |= {state.lease for state in core.branches.all()}
+        held = {each.lease for each in self._scheduler.running}
+        held |= {state.lease for state in self._branches.all()}
         return [
             Violation(16, "idle_is_empty", f"{lease.holder} is gone and leases {lease.node.end}")
-            for lease in core.memory.tree.leases
+            for lease in self._memory.tree.leases
             if lease not in held and lease.holder.startswith(("branch ", "generation ", "scoring "))
         ]

@@ -12,17 +12,20 @@ from torch import Tensor
 
 from radixlang.errors import NumericalError, RadixlangError
 from radixlang.runtime.cache.node import num_common_tokens
+from radixlang.runtime.engine.model_runner import ModelRunner
+from radixlang.runtime.engine.request_table import Requests
+from radixlang.runtime.metrics.stats import Counters, StepProfile
 from radixlang.runtime.requests.generate_request import GenerateJob, no_token_left
 from radixlang.runtime.requests.mask_step import Masks
 from radixlang.runtime.requests.request import job_of
 from radixlang.runtime.sampling.row import SamplingRow
 from radixlang.runtime.sampling.sampler import sample
+from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.sequence import Sequence
 from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT
 
 if TYPE_CHECKING:
     from radixlang.protocol import TokenLogprob
-    from radixlang.runtime.engine.engine import EngineCore
 
 MAX_LOGIT_ROWS = 32  # rows of logits in memory at once: 200 KB each with 50,000 tokens
 
@@ -67,26 +70,39 @@ _Token = tuple[int, bool, bool, "TokenLogprob | None"]
 
 
 class Step:
-    """Runs steps for the engine's core."""
+    """Runs steps: what is scheduled, through the model and the sampler, and to its requests."""
 
-    def __init__(self, core: EngineCore) -> None:
-        self._core = core
+    def __init__(
+        self,
+        requests: Requests,
+        runner: ModelRunner,
+        memory: Memory,
+        counters: Counters,
+        profile: StepProfile,
+        vocab_size: int,
+    ) -> None:
+        self._requests = requests
+        self._scheduler = requests.scheduler
+        self._runner = runner
+        self._memory = memory
+        self._counters = counters
+        self._profile = profile
+        self._vocab_size = vocab_size
         self._masks = Masks()
-        self._vocab_size = core.branches.serving.vocab_size
 
     @torch.inference_mode()
     def run(self) -> None:
         """Schedule, compute, sample, commit, and hand tokens to their jobs."""
-        core, profile = self._core, self._core.profile
+        profile = self._profile
         profile.num_steps += 1
-        core.counters.num_steps += 1
+        self._counters.num_steps += 1
         with profile.part("schedule"):
-            batch = core.scheduler.next_batch()
+            batch = self._scheduler.next_batch()
         self._masks.submit([sequence for sequence, _ in batch])
         hidden, work = self._compute(batch)
         with profile.part("masks"):
             for job, error in self._masks.collect():
-                core.fail_job(job, error)
+                self._requests.fail_job(job, error)
         with profile.part("sampling"):
             self._record(hidden, work)
             tokens = self._sample(hidden, work)
@@ -108,7 +124,7 @@ class Step:
         work: list[_Progress] = []
         parts: list[Tensor] = []
         if running:
-            out = self._core.runner.run(running)
+            out = self._runner.run(running)
             parts.append(out.hidden)
             for (sequence, n), at, is_finite in zip(
                 running, out.offsets, out.is_finite, strict=True
@@ -124,7 +140,7 @@ class Step:
         """Add the output of prompts whose ends are remembered."""
         at = sum(map(len, parts))
         for sequence in sequences:
-            rows = self._core.memory.end_rows(sequence)
+            rows = self._memory.end_rows(sequence)
             if rows is not None:
                 start = sequence.num_tokens - len(rows)
                 work.append(_Progress(sequence, 0, at, len(rows), start))
@@ -144,7 +160,7 @@ class Step:
                 try:
                     job_of(each.sequence).record(each.sequence, first, self._logits(rows))
                 except RadixlangError as error:
-                    self._core.fail_job(job_of(each.sequence), error)
+                    self._requests.fail_job(job_of(each.sequence), error)
                     break
             if each.sequence.is_running and each.sequence.num_prompt < num_prompt:
                 self._shorten(each)
@@ -154,7 +170,7 @@ class Step:
         sequence = each.sequence
         each.num_rows = sequence.num_prompt - each.start
         each.num_new = min(each.num_new, each.num_rows)
-        self._core.memory.retreat(sequence, sequence.num_prompt)
+        self._memory.retreat(sequence, sequence.num_prompt)
 
     def _sample(self, hidden: Tensor, work: list[_Progress]) -> dict[_Progress, list[_Token]]:
         """Tokens for the sampled rows; those whose constraint fails here are left out."""
@@ -172,8 +188,8 @@ class Step:
         return {each: list(islice(rest, len(rows))) for each, rows in asked}
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        with self._core.profile.part("model"):
-            return self._core.runner.model.logits(hidden)
+        with self._profile.part("model"):
+            return self._runner.model.logits(hidden)
 
     def _rows(self, each: _Progress) -> list[SamplingRow]:
         """What the sampler is asked for; nothing where no token is to come after the rows."""
@@ -186,41 +202,41 @@ class Step:
         try:
             return job.rows()
         except RadixlangError as error:
-            self._core.fail_job(job, error)
+            self._requests.fail_job(job, error)
             return []
 
     def _commit(self, hidden: Tensor, each: _Progress) -> None:
         """The computed prompt comes into the tree; a bad one never does."""
-        core, sequence = self._core, each.sequence
+        sequence = each.sequence
         if not each.is_finite:
-            core.fail_job(job_of(sequence), _not_finite(sequence))
+            self._requests.fail_job(job_of(sequence), _not_finite(sequence))
         if not sequence.is_running or not each.num_new:
             return
         was_prefilling = sequence.is_prefilling
-        core.memory.wrote(sequence, each.num_new)
+        self._memory.wrote(sequence, each.num_new)
         if not was_prefilling:
             return
-        core.memory.commit(sequence, min(sequence.num_computed, sequence.num_prompt))
+        self._memory.commit(sequence, min(sequence.num_computed, sequence.num_prompt))
         is_whole = sequence.num_computed == sequence.num_tokens == sequence.num_prompt
         if sequence.job.samples and is_whole:
             stop = each.at + each.num_rows
-            core.memory.ends.put(sequence.node, hidden[max(each.at, stop - 2) : stop].clone())
-        core.scheduler.committed(sequence)
+            self._memory.ends.put(sequence.node, hidden[max(each.at, stop - 2) : stop].clone())
+        self._scheduler.committed(sequence)
 
     def _accept(self, each: _Progress, tokens: Items[_Token]) -> None:
         """Give a generation its tokens, and readers what is new."""
-        core, sequence = self._core, each.sequence
+        sequence = each.sequence
         job = sequence.job
         if not sequence.is_running or not isinstance(job, GenerateJob):
             return
         try:
             self._accept_tokens(sequence, job, tokens)
         except RadixlangError as error:
-            core.fail_job(job, error)
+            self._requests.fail_job(job, error)
             return
-        core.count_generated(job)
+        self._requests.count_generated(job)
         if job.is_followed and job.ended is None:
-            job.tell(core.later)
+            job.tell(self._requests.later)
 
     def _accept_tokens(self, sequence: Sequence, job: GenerateJob, tokens: Items[_Token]) -> None:
         """Take the sampled tokens as long as the draft foresaw them, and the one after those."""
@@ -239,30 +255,29 @@ class Step:
                 break
             new = sequence.tokens[num_before:]  # with what a constraint forces behind it
             num_same = num_common_tokens(new.tobytes(), draft[num_kept:].tobytes())
-            self._core.memory.wrote(sequence, num_same)
+            self._memory.wrote(sequence, num_same)
             num_kept += num_same
             if num_same < len(new):
                 break
         if len(draft) and job.drafter is not None:
             job.drafter.learn(len(draft), num_kept)
-            self._core.counters.num_draft_tokens += len(draft)
-            self._core.counters.num_accepted_draft_tokens += num_kept
+            self._counters.num_draft_tokens += len(draft)
+            self._counters.num_accepted_draft_tokens += num_kept
 
     def _end(self, work: list[_Progress]) -> None:
         """Finish the jobs that have all they need."""
-        core = self._core
         for each in work:
             sequence, job = each.sequence, job_of(each.sequence)
             if not sequence.is_running:
                 continue
             if not job.samples and not sequence.num_pending:
-                core.scheduler.remove(sequence)
-                core.memory.detach(sequence)
+                self._scheduler.remove(sequence)
+                self._memory.detach(sequence)
                 for follower in reversed(job.computed(sequence)):
-                    core.scheduler.add(follower, first=True)
+                    self._scheduler.add(follower, first=True)
             if job.is_ready and job.branch.job is job:
-                core.finish_job(job)
-                core.advance(job.branch)
+                self._requests.finish_job(job)
+                self._requests.advance(job.branch)
 
 
 def _not_finite(sequence: Sequence) -> NumericalError:

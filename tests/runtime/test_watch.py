@@ -75,3 +75,19 @@ def test_11_a_plan_that_reads_other_slots_than_the_trees_is_found(runtime: Any) 
     assert [(each.number, each.name) for each in found] == [(11, "tables_follow_tree")]
     assert f"generation on {branch._state.name}" in found[0].detail
     branch.cancel()
+
+
+def test_an_engine_at_rest_merges_a_node_with_its_only_child(make_runtime: Any) -> None:
+    runtime = make_runtime(debug=False)
+    tree = runtime.core.memory.tree
+    for end in ([50, 51], [60, 61], [50, 51]):
+        branch = runtime.new_branch()
+        branch.extend([*range(3, 23), *end])
+        branch.generate(SamplingParams(max_tokens=1, temperature=0.0)).result(60)
+        branch.release()
+    runtime.core.call(lambda: tree.evict(1))
+    runtime.core.call(lambda: tree.evict(1))
+    before = runtime.core.call(lambda: tree.structure.num_nodes)
+    runtime.core.call(runtime.core.upkeep.at_rest)
+    assert runtime.core.call(lambda: tree.structure.num_nodes) < before
+    assert tree.peek("", [*range(3, 23), 50, 51]) == 22
