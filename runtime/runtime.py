@@ -184,7 +184,7 @@ class Runtime:
     # ---- looking inside
 
     def on_event(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener(event)` for everything that happens from now on, see `Event`.
+        """Call `listener(event)` for everything that happens from now on, see `EngineEvent`.
 
         It is called on a thread of its own, in the order of events; it may take its time, and
         ask this runtime. What it raises is logged. Returns a function that ends it, once it has
@@ -228,7 +228,7 @@ class Runtime:
     @leaves_no_team
     def compare_with_float64(
         self, content: str | Sequence[int], *, namespace: str = "", tolerance: float | None = None
-    ) -> comparison.Comparison:
+    ) -> comparison.Float64Comparison:
         """What the cache holds for a text, node by node, against that text alone in float64.
 
         Slow (a second for some hundred tokens), and on the caller's thread: the engine goes on.

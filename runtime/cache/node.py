@@ -77,7 +77,7 @@ class RadixNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class PrefixMatch:
     """The longest cached prefix: the node that ends with it, and its length in tokens."""
 
     node: RadixNode

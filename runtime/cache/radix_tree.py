@@ -24,8 +24,8 @@ from radixlang.runtime.cache.lease import Lease
 from radixlang.runtime.cache.node import (
     TOKEN_BYTES,
     Insert,
-    Match,
     Namespace,
+    PrefixMatch,
     RadixNode,
     Tokens,
     as_edge,
@@ -36,7 +36,7 @@ from radixlang.runtime.cache.node import (
 from radixlang.runtime.cache.page_pool import PagePool, Slots
 from radixlang.runtime.cache.tree_structure import TreeStructure, below
 
-__all__ = ["Insert", "Match", "Namespace", "RadixNode", "RadixTree", "Tokens"]
+__all__ = ["Insert", "Namespace", "PrefixMatch", "RadixNode", "RadixTree", "Tokens"]
 
 
 class RadixTree:
@@ -71,7 +71,7 @@ class RadixTree:
 
     def match(
         self, namespace: Namespace | str, tokens: Sequence[int] | Tokens, *, exact: bool = False
-    ) -> Match:
+    ) -> PrefixMatch:
         """The longest cached prefix, as a node that ends with it; it counts as used now.
 
         Lease the node before anything else is asked of the tree. With `exact`, nodes stored in
@@ -80,7 +80,7 @@ class RadixTree:
         found = walk(self.root(namespace), as_edge(tokens), exact=exact)
         node = self.structure.end_at(found.node, found.child, found.part)
         self._touch(node, is_hit=True)
-        return Match(node, found.num_tokens + found.part)
+        return PrefixMatch(node, found.num_tokens + found.part)
 
     @property
     def num_uses(self) -> int:

@@ -47,7 +47,7 @@ class NodeError:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Float64Comparison:
     """What the cache holds for a text, against its float64 run.
 
     `kl` is the divergence, in nats, of the next-token distribution read from the cache from the
@@ -108,14 +108,16 @@ def read_path(
     return CachedPath(nodes, kv, _logits_after(model, cache, kv, tokens))
 
 
-def compare(path: CachedPath, model: CausalModel, tokens: Tokens, tolerance: float) -> Comparison:
+def compare(
+    path: CachedPath, model: CausalModel, tokens: Tokens, tolerance: float
+) -> Float64Comparison:
     """Run the text alone in float64 and hold the cached path against it."""
     exact, logits = run_alone(in_float64(model), tokens)
     size = exact.square().mean(dim=(2, 3, 4), keepdim=True).sqrt()  # [num_layers, 2, 1, 1, 1]
     error = (path.kv - exact[:, :, : path.kv.shape[2]]) / size
     worst = error.abs().amax(dim=(3, 4))  # [num_layers, 2, n]; keeps NaN
     wanted, got = (each.double().log_softmax(-1) for each in (logits, path.logits.cpu()))
-    return Comparison(
+    return Float64Comparison(
         num_tokens=len(tokens),
         nodes=tuple(_node_error(worst, *node) for node in path.nodes),
         kl=float((wanted.exp() * (wanted - got)).sum()),

@@ -12,7 +12,7 @@ from typing import Any
 from radixlang.runtime.requests.branch import BranchState, Operation, futures_of
 
 
-class Deadlines:
+class RequestDeadlines:
     """Remembers when requests must have ended."""
 
     def __init__(self) -> None:

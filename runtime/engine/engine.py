@@ -32,9 +32,9 @@ from radixlang.runtime.cache.compaction import Compactor
 from radixlang.runtime.cache.pins import ProgramPins
 from radixlang.runtime.diagnostics.invariants import Violation
 from radixlang.runtime.engine.admin import Admin
-from radixlang.runtime.engine.deadlines import Deadlines
+from radixlang.runtime.engine.deadlines import RequestDeadlines
 from radixlang.runtime.engine.idle_tasks import Upkeep
-from radixlang.runtime.engine.inbox import Call, Cancel, Command, Inbox, Post, Stop
+from radixlang.runtime.engine.inbox import Cancel, Command, FunctionCall, Inbox, Post, Stop
 from radixlang.runtime.engine.model_runner import ModelRunner
 from radixlang.runtime.engine.request_table import Requests
 from radixlang.runtime.engine.self_audit import Watch
@@ -99,7 +99,7 @@ class EngineCore:
             self.requests, runner, memory, counters, profile, branches.serving.vocab_size
         )
         self._inbox = Inbox()
-        self._deadlines = Deadlines()
+        self._deadlines = RequestDeadlines()
         self._thread: threading.Thread | None = None
         self._after_end = threading.RLock()  # held by calls that come once the thread has ended
         self.publish()
@@ -132,7 +132,7 @@ class EngineCore:
         self._inbox.owner.check()
         if not self.is_closed:
             future = Reply[Any]()
-            self._inbox.put(Call(function, future))
+            self._inbox.put(FunctionCall(function, future))
             try:
                 return future.result()
             except FutureCancelled:
@@ -142,7 +142,7 @@ class EngineCore:
             return function()
 
     def _post_call(self, function: Callable[[], None]) -> None:
-        self._inbox.put(Call(function, Future()))
+        self._inbox.put(FunctionCall(function, Future()))
 
     def stop(self) -> None:
         """Ask the thread to end after the current step."""
@@ -226,7 +226,7 @@ class EngineCore:
                     self.requests.fail_branch(state, CancelledError("the request was cancelled"))
             case Stop(state, generation):
                 self.requests.stop(state, generation)
-            case Call(function, future):
+            case FunctionCall(function, future):
                 self._run_call(function, future)
 
     def _run_call(self, function: Callable[[], Any], future: Future[Any]) -> None:

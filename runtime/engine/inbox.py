@@ -39,14 +39,14 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     """Run a function on the engine's thread."""
 
     function: Callable[[], Any]
     future: Future[Any]
 
 
-Command = Post | Cancel | Stop | Call
+Command = Post | Cancel | Stop | FunctionCall
 
 
 class Inbox:
@@ -111,6 +111,6 @@ def _answerable(command: Command | None, error: BaseException) -> list[Future[An
         case Post(state, operation):
             state.error = state.error or error
             return futures_of(operation)
-        case Call(_, future):
+        case FunctionCall(_, future):
             future.cancel()  # its caller runs the function, see EngineCore.call
     return []

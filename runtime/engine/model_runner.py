@@ -6,7 +6,7 @@ built anew.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -25,13 +25,13 @@ from radixlang.runtime.models.decoder import Decoder
 from radixlang.runtime.models.model import CausalModel, plan_for
 from radixlang.runtime.process.malloc import StepHeap
 from radixlang.runtime.scheduling.kv_manager import Memory
-from radixlang.runtime.scheduling.sequence import Sequence
+from radixlang.runtime.scheduling.sequence import TokenSequence
 
-Batch = Items[tuple[Sequence, int]]
+Batch = Sequence[tuple[TokenSequence, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class StepOutput:
     """The model's output of one step.
 
     `hidden` is [num_tokens, hidden_size]; rows of sequence i of the batch start at `offsets[i]`.
@@ -119,13 +119,13 @@ class ModelRunner:
         self._profile = profile
         self._deterministic = deterministic
         self._plan: AttentionPlan | None = None
-        self._planned: list[tuple[Sequence, RadixNode]] = []
+        self._planned: list[tuple[TokenSequence, RadixNode]] = []
         self._layout = -1
         self.num_plans = 0
         self._graphs: DecodeGraphs | None = None
         self._heap = StepHeap()
 
-    def run(self, batch: Batch) -> Output:
+    def run(self, batch: Batch) -> StepOutput:
         """Compute pending tokens (of each at least 1) and drafts of a batch and write their KV."""
         with self._profile.part("plan"):
             counts = _num_rows(batch)
@@ -142,10 +142,10 @@ class ModelRunner:
             self._heap.computed(len(ids))
         offsets = list(accumulate(counts[:-1], initial=0))
         if all_finite:
-            return Output(hidden, offsets, [True] * len(batch))
+            return StepOutput(hidden, offsets, [True] * len(batch))
         rows = finite.tolist()
         good = [all(rows[at : at + n]) for at, n in zip(offsets, counts, strict=True)]
-        return Output(hidden, offsets, good)
+        return StepOutput(hidden, offsets, good)
 
     def _forward(self, input_ids: Tensor, plan: AttentionPlan) -> Tensor:
         model, cache = self.model, self._memory.cache

@@ -12,7 +12,7 @@ from radixlang.errors import ConstraintError
 from radixlang.protocol import Generation
 from radixlang.runtime.engine.output_checks import Verdicts
 from radixlang.runtime.metrics.stats import Counters
-from radixlang.runtime.requests.branch import BranchState, Fork, Operation, Release, futures_of
+from radixlang.runtime.requests.branch import BranchState, ForkInto, Operation, Release, futures_of
 from radixlang.runtime.requests.branch_table import Branches
 from radixlang.runtime.requests.generate_request import GenerateJob
 from radixlang.runtime.requests.request import Job, job_of
@@ -90,7 +90,7 @@ class Requests:
             job = self.branches.start(state, operation, self.later)
             if job is not None:
                 self._add_job(job)
-        if isinstance(operation, Fork):
+        if isinstance(operation, ForkInto):
             stack += operation.children
 
     def _refuse(self, state: BranchState, operation: Operation) -> None:
@@ -100,7 +100,7 @@ class Requests:
         for future in futures_of(operation):
             self._fail_future(future, error)
         match operation:
-            case Fork(children):
+            case ForkInto(children):
                 for child in children:
                     child.error, child.is_born = child.error or error, True
             case Release():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from radixlang.runtime.requests.request import job_of
 from radixlang.runtime.sampling.row import SamplingRow
 from radixlang.runtime.sampling.sampler import sample
 from radixlang.runtime.scheduling.kv_manager import Memory
-from radixlang.runtime.scheduling.sequence import Sequence
+from radixlang.runtime.scheduling.sequence import TokenSequence
 from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class _Progress:
     0 and the rows are its last.
     """
 
-    sequence: Sequence
+    sequence: TokenSequence
     num_new: int
     at: int
     num_rows: int
@@ -118,7 +118,7 @@ class Step:
         """End helper threads."""
         self._masks.close()
 
-    def _compute(self, batch: list[tuple[Sequence, int]]) -> tuple[Tensor, list[_Progress]]:
+    def _compute(self, batch: list[tuple[TokenSequence, int]]) -> tuple[Tensor, list[_Progress]]:
         """Run the model over what has pending tokens; the rest has its output already."""
         running = [pair for pair in batch if pair[1]]
         work: list[_Progress] = []
@@ -135,7 +135,7 @@ class Step:
         return parts[0] if len(parts) == 1 else torch.cat(parts or [torch.empty(0)]), work
 
     def _recall(
-        self, sequences: list[Sequence], work: list[_Progress], parts: list[Tensor]
+        self, sequences: list[TokenSequence], work: list[_Progress], parts: list[Tensor]
     ) -> None:
         """Add the output of prompts whose ends are remembered."""
         at = sum(map(len, parts))
@@ -223,7 +223,7 @@ class Step:
             self._memory.ends.put(sequence.node, hidden[max(each.at, stop - 2) : stop].clone())
         self._scheduler.committed(sequence)
 
-    def _accept(self, each: _Progress, tokens: Items[_Token]) -> None:
+    def _accept(self, each: _Progress, tokens: Sequence[_Token]) -> None:
         """Give a generation its tokens, and readers what is new."""
         sequence = each.sequence
         job = sequence.job
@@ -238,7 +238,9 @@ class Step:
         if job.is_followed and job.ended is None:
             job.tell(self._requests.later)
 
-    def _accept_tokens(self, sequence: Sequence, job: GenerateJob, tokens: Items[_Token]) -> None:
+    def _accept_tokens(
+        self, sequence: TokenSequence, job: GenerateJob, tokens: Sequence[_Token]
+    ) -> None:
         """Take the sampled tokens as long as the draft foresaw them, and the one after those."""
         draft, sequence.draft = sequence.draft, NO_DRAFT
         num_kept = 0
@@ -280,7 +282,7 @@ class Step:
                 self._requests.advance(job.branch)
 
 
-def _not_finite(sequence: Sequence) -> NumericalError:
+def _not_finite(sequence: TokenSequence) -> NumericalError:
     return NumericalError(
         f"the model produced NaN or infinite values for this request, at one of the "
         f"{sequence.num_tokens} tokens of its prompt and generation. Nothing of it was cached. "

@@ -22,7 +22,7 @@ log = logging.getLogger("radixlang.runtime")
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class EngineEvent:
     """One thing that happened in an engine.
 
     What `num_tokens` counts depends on the kind:
@@ -45,7 +45,7 @@ class Event:
     time_s: float
 
 
-Listener = Callable[[Event], None]
+Listener = Callable[[EngineEvent], None]
 
 
 class _Courier:
@@ -53,12 +53,12 @@ class _Courier:
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
-        self._queue: SimpleQueue[Event | threading.Event | None] = SimpleQueue()
+        self._queue: SimpleQueue[EngineEvent | threading.Event | None] = SimpleQueue()
         self._is_behind = False
         self._thread = threading.Thread(target=self._run, name="radixlang-events", daemon=True)
         self._thread.start()
 
-    def put(self, event: Event) -> None:
+    def put(self, event: EngineEvent) -> None:
         """Queue an event for the listener; never blocks."""
         if self._queue.qsize() < MAX_PENDING:
             self._queue.put(event)
@@ -97,14 +97,14 @@ class Events:
 
     def __init__(self) -> None:
         self._couriers: list[_Courier] = []
-        self._pending: list[Event] = []
+        self._pending: list[EngineEvent] = []
         self._counters: dict[Kind, Callable[[], int]] = {}
         self._seen: dict[Kind, int] = {}
 
     def add(self, kind: Kind, num_tokens: int, holder: str = "") -> None:
         """Note an event, if anybody listens."""
         if self._couriers:
-            self._pending.append(Event(kind, num_tokens, holder, time.monotonic()))
+            self._pending.append(EngineEvent(kind, num_tokens, holder, time.monotonic()))
 
     def count(self, kind: Kind, counter: Callable[[], int]) -> None:
         """Make an event of a counter's growth, once a round."""

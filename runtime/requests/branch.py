@@ -58,7 +58,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Fork:
+class ForkInto:
     """Bring children into being."""
 
     children: tuple[BranchState, ...]
@@ -83,7 +83,7 @@ class Release:
     """Let go of everything."""
 
 
-Operation = Extend | Generate | Score | Fork | Expect | ReadTokens | Release
+Operation = Extend | Generate | Score | ForkInto | Expect | ReadTokens | Release
 
 
 @dataclass(slots=True)
@@ -222,7 +222,7 @@ class EngineBranch:
         states = tuple(
             BranchState(self._state.namespace, next_name(), is_born=False) for _ in range(n)
         )
-        self._post(Fork(states))
+        self._post(ForkInto(states))
         return [EngineBranch(self._runtime, state) for state in states]
 
     def tokens(self) -> Reply[tuple[int, ...]]:

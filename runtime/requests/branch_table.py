@@ -18,7 +18,7 @@ from radixlang.runtime.requests.branch import (
     BranchState,
     Expect,
     Extend,
-    Fork,
+    ForkInto,
     Generate,
     Operation,
     ReadTokens,
@@ -31,7 +31,7 @@ from radixlang.runtime.requests.next_use_hints import NextUses
 from radixlang.runtime.requests.request import Job
 from radixlang.runtime.requests.score_request import ScoreJob, num_shared
 from radixlang.runtime.sampling.counter_rng import SeedSource
-from radixlang.runtime.scheduling.sequence import Sequence, TokenIds
+from radixlang.runtime.scheduling.sequence import TokenIds, TokenSequence
 from radixlang.runtime.speculative.ngram_cache import NgramCache, Writing
 from radixlang.runtime.speculative.prompt_lookup import Drafter
 from radixlang.runtime.text.option_tokens import option_runs
@@ -97,7 +97,7 @@ class Branches:
             case Score():
                 self._next_uses.begin_request(state)
                 return self._score(state, operation)
-            case Fork(children):
+            case ForkInto(children):
                 for child in children:
                     self._bear(state, child)
             case Expect(next_in):
@@ -188,7 +188,7 @@ class Branches:
             deadline_s=operation.deadline_s,
         )
         num_rows = 1 if job.unstable is None else 2
-        sequence = Sequence(
+        sequence = TokenSequence(
             job,
             state.namespace,
             prompt,

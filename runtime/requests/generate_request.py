@@ -26,7 +26,7 @@ from radixlang.runtime.requests.request import Job
 from radixlang.runtime.sampling.row import GREEDY, SamplingRow
 from radixlang.runtime.sampling.sampler import choose_among, row_logprob
 from radixlang.runtime.scheduling.kv_manager import Memory
-from radixlang.runtime.scheduling.sequence import Sequence, TokenIds
+from radixlang.runtime.scheduling.sequence import TokenIds, TokenSequence
 from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT, Drafter
 from radixlang.runtime.text.stop_strings import Kept, TextTracker
 from radixlang.runtime.text.token_healing import Unstable
@@ -85,7 +85,7 @@ class GenerateJob(Job):
         self.constraint = constraint
         self.matcher = constraint.matcher() if constraint is not None else None
         self.unstable = unstable
-        self.sequence: Sequence
+        self.sequence: TokenSequence
         self.num_forced = 0
         self.first_token_s: float | None = None
         self.ended: tuple[FinishReason, str | int | None] | None = None
@@ -112,7 +112,7 @@ class GenerateJob(Job):
         """All that may come, but the last, after which nothing is computed."""
         return max(0, self.limits.max_tokens - self.num_generated - 1)
 
-    def begin(self, sequence: Sequence) -> None:
+    def begin(self, sequence: TokenSequence) -> None:
         """Take the sequence of the prompt; a constraint's forced beginning joins it at once,
         unless the prompt's last token is still to be chosen."""
         self.sequence = sequence
@@ -240,7 +240,7 @@ class GenerateJob(Job):
             self._after_constraint()
         self._check_length()
 
-    def record(self, sequence: Sequence, first: int, logits: Tensor) -> None:
+    def record(self, sequence: TokenSequence, first: int, logits: Tensor) -> None:
         """Choose an unstable token again; log-probabilities of forced tokens from then on.
 
         Raises:
@@ -269,7 +269,7 @@ class GenerateJob(Job):
         record = row_logprob(logits, choice, num_top, vocab_size) if self._wants_logprobs else None
         self._take(choice, record, skip=unstable.num_bytes)
 
-    def computed(self, sequence: Sequence) -> list[Sequence]:
+    def computed(self, sequence: TokenSequence) -> list[TokenSequence]:
         """Nothing follows: the engine samples and goes on."""
         return []
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from radixlang.runtime.requests.generate_request import GenerateJob
-from radixlang.runtime.scheduling.sequence import Sequence
+from radixlang.runtime.scheduling.sequence import TokenSequence
 
 if TYPE_CHECKING:
     from radixlang.runtime.constraints.matcher import MaskWorker
@@ -23,7 +23,7 @@ class Masks:
         self._jobs: list[GenerateJob] = []
         self._running: Future[list[BaseException | None]] | None = None
 
-    def submit(self, sequences: list[Sequence]) -> None:
+    def submit(self, sequences: list[TokenSequence]) -> None:
         """Start computing the masks that these sequences will be sampled under."""
         self._jobs = [
             job

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from radixlang.runtime.requests.branch import BranchState
 from radixlang.runtime.scheduling.kv_manager import Memory
-from radixlang.runtime.scheduling.sequence import Sequence, TokenIds
+from radixlang.runtime.scheduling.sequence import TokenIds, TokenSequence
 from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT
 
 
-def job_of(sequence: Sequence) -> Job:
+def job_of(sequence: TokenSequence) -> Job:
     """The job that a sequence of this engine is computed for."""
     job = sequence.job
     assert isinstance(job, Job)
@@ -39,7 +39,7 @@ class Job:
         self.future = future
         self.deadline_s = deadline_s
         self.posted_s = time.monotonic()
-        self.sequences: set[Sequence] = set()
+        self.sequences: set[TokenSequence] = set()
         self.num_cached = 0
         self.num_computed = 0
 
@@ -76,10 +76,10 @@ class Job:
         """Resolve the future of a job with a judge, behind whose text `closing` comes."""
         raise NotImplementedError
 
-    def record(self, sequence: Sequence, first: int, logits: Tensor) -> None:
+    def record(self, sequence: TokenSequence, first: int, logits: Tensor) -> None:
         """Take logits [n, width] of positions first to first + n of a sequence."""
         raise NotImplementedError
 
-    def computed(self, sequence: Sequence) -> list[Sequence]:
+    def computed(self, sequence: TokenSequence) -> list[TokenSequence]:
         """All pending tokens of a sequence are computed; returns sequences to run next."""
         raise NotImplementedError

@@ -9,8 +9,7 @@ the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as Items
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -23,7 +22,7 @@ from radixlang.runtime.requests.branch import BranchState
 from radixlang.runtime.requests.request import Job
 from radixlang.runtime.sampling.sampler import target_logprobs
 from radixlang.runtime.scheduling.kv_manager import Memory
-from radixlang.runtime.scheduling.sequence import Sequence, TokenIds
+from radixlang.runtime.scheduling.sequence import TokenIds, TokenSequence
 
 
 @dataclass(slots=True, eq=False)
@@ -61,20 +60,20 @@ class ScoreJob(Job):
         branch: BranchState,
         future: Future[list[OptionScore]],
         base: TokenIds,
-        options: Items[tuple[str, tuple[int, ...]]],
+        options: Sequence[tuple[str, tuple[int, ...]]],
         deadline_s: float | None = None,
     ) -> None:
         super().__init__(branch, future, deadline_s)
         self._base = base
         self._options = options
         self._root = TrieNode(int(base[-1]))
-        self._chains: dict[Sequence, _Chain] = {}
+        self._chains: dict[TokenSequence, _Chain] = {}
         for _, token_ids in options:
             node = self._root
             for token_id in token_ids:
                 node = node.children.setdefault(token_id, TrieNode(token_id))
 
-    def begin(self) -> list[Sequence]:
+    def begin(self) -> list[TokenSequence]:
         """The first sequence: the prompt, and the options as far as they agree."""
         return [self._start((), self._root)] if self._root.children else []
 
@@ -84,7 +83,7 @@ class ScoreJob(Job):
         self.sequences.clear()
         self.begin()
 
-    def record(self, sequence: Sequence, first: int, logits: Tensor) -> None:
+    def record(self, sequence: TokenSequence, first: int, logits: Tensor) -> None:
         """Score the children of the nodes whose logits these are."""
         chain = self._chains[sequence]
         rows: list[int] = []
@@ -99,7 +98,7 @@ class ScoreJob(Job):
         for child, value, greedy in zip(children, values.tolist(), is_greedy.tolist(), strict=True):
             child.logprob, child.is_greedy = value, greedy
 
-    def computed(self, sequence: Sequence) -> list[Sequence]:
+    def computed(self, sequence: TokenSequence) -> list[TokenSequence]:
         """Go on with the chains below the one that is done."""
         chain = self._chains.pop(sequence)
         self.sequences.discard(sequence)
@@ -121,7 +120,7 @@ class ScoreJob(Job):
         scores = [self._score(text, token_ids) for text, token_ids in self._options]
         later(lambda: None if self.future.done() else self.future.set_result(scores))
 
-    def _start(self, above: tuple[int, ...], node: TrieNode) -> Sequence:
+    def _start(self, above: tuple[int, ...], node: TrieNode) -> TokenSequence:
         nodes = [node]
         while len(inner := nodes[-1].inner()) == 1:
             nodes.append(inner[0])
@@ -129,7 +128,7 @@ class ScoreJob(Job):
         path = [*above, *(each.token_id for each in nodes if each is not self._root)]
         tokens = np.concatenate((self._base, np.array(path, np.int32)))
         position = self._position(chain)
-        sequence = Sequence(
+        sequence = TokenSequence(
             self,
             self.branch.namespace,
             tokens,
@@ -159,7 +158,7 @@ class ScoreJob(Job):
         )
 
 
-def num_shared(runs: Items[list[int]]) -> int:
+def num_shared(runs: Sequence[list[int]]) -> int:
     """Tokens that all runs begin with."""
     first, last = min(runs), max(runs)
     for place, (a, b) in enumerate(zip(first, last, strict=False)):

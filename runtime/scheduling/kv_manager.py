@@ -19,7 +19,7 @@ from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
 from radixlang.runtime.metrics.events import Events
 from radixlang.runtime.metrics.stats import Counters
 from radixlang.runtime.process.malloc import give_back, release_code
-from radixlang.runtime.scheduling.sequence import Sequence
+from radixlang.runtime.scheduling.sequence import TokenSequence
 
 MAX_PROMPT_ENDS = 1024
 
@@ -80,7 +80,7 @@ class Memory:
             self.events.count("quantize", lambda: cold.num_quantized_tokens)
         self._counters = counters
 
-    def attach(self, sequence: Sequence) -> None:
+    def attach(self, sequence: TokenSequence) -> None:
         """Lease the longest cached prefix that leaves the needed logits to be computed."""
         assert sequence.lease is None
         limit = sequence.num_tokens if self._end_of(sequence) is not None else sequence.first_logit
@@ -89,11 +89,11 @@ class Memory:
         sequence.num_computed = match.length
         self.tree.forget_next_uses(match.node)
 
-    def count_cached(self, sequence: Sequence) -> None:
+    def count_cached(self, sequence: TokenSequence) -> None:
         """Count what was found in the cache, once it is sure that the sequence will run."""
         self._count(sequence, sequence.num_computed, is_cached=True)
 
-    def detach(self, sequence: Sequence) -> None:
+    def detach(self, sequence: TokenSequence) -> None:
         """Give up everything the sequence holds; nothing of its tail is kept."""
         self.pool.release(sequence.tail)
         sequence.tail = NO_SLOTS
@@ -102,12 +102,12 @@ class Memory:
         sequence.hold(None)
         sequence.num_computed = 0
 
-    def end_rows(self, sequence: Sequence) -> Tensor | None:
+    def end_rows(self, sequence: TokenSequence) -> Tensor | None:
         """The remembered output from `first_logit` on, when nothing of the prompt is pending."""
         rows = self.ends.get(sequence.node) if sequence.num_pending == 0 else None
         return None if rows is None else rows[sequence.first_logit - sequence.num_tokens :]
 
-    def follow(self, sequence: Sequence) -> None:
+    def follow(self, sequence: TokenSequence) -> None:
         """Move on over tokens that others have put into the tree meanwhile."""
         start = sequence.num_committed
         if sequence.num_written or start >= sequence.first_logit:
@@ -119,14 +119,14 @@ class Memory:
             sequence.num_computed = match.length
             self._count(sequence, match.length, is_cached=True)
 
-    def retreat(self, sequence: Sequence, num_tokens: int) -> None:
+    def retreat(self, sequence: TokenSequence, num_tokens: int) -> None:
         """Read no more than num_tokens from the tree."""
         if sequence.num_committed > num_tokens and sequence.lease is not None:
             match = self.tree.match(sequence.namespace, sequence.tokens[:num_tokens])
             sequence.move(match.node)
             sequence.num_computed = match.length
 
-    def reserve(self, sequence: Sequence, num_new: int, ahead: int) -> None:
+    def reserve(self, sequence: TokenSequence, num_new: int, ahead: int) -> None:
         """Slots for num_new tokens, and `ahead` more if they are free without evicting.
 
         Raises:
@@ -141,7 +141,7 @@ class Memory:
         slots = self.pool.alloc(missing + extra, after_slot=last, holder=sequence.holder)
         sequence.tail = slots if not len(sequence.tail) else np.concatenate((sequence.tail, slots))
 
-    def wrote(self, sequence: Sequence, num_new: int) -> None:
+    def wrote(self, sequence: TokenSequence, num_new: int) -> None:
         """Keys and values of the next num_new tokens are computed."""
         start = sequence.num_computed
         end = sequence.num_computed = start + num_new
@@ -152,7 +152,7 @@ class Memory:
         if sequence.counted < sequence.num_prompt:
             self._count(sequence, end, is_cached=False)
 
-    def commit(self, sequence: Sequence, end: int) -> None:
+    def commit(self, sequence: TokenSequence, end: int) -> None:
         """Give computed tokens up to position `end` to the tree and read them from there."""
         start = sequence.num_committed
         num = end - start
@@ -164,7 +164,7 @@ class Memory:
         sequence.move(inserted.node)
         self.events.add("insert", inserted.num_inserted, sequence.holder)
 
-    def trim(self, sequence: Sequence, num_new: int = 0) -> int:
+    def trim(self, sequence: TokenSequence, num_new: int = 0) -> int:
         """Give back slots reserved beyond the next num_new tokens; returns how many."""
         keep = sequence.num_written + num_new
         spare = sequence.tail[keep:]
@@ -189,7 +189,7 @@ class Memory:
         give_back()
         release_code()
 
-    def held_bytes(self, sequences: Iterable[Sequence]) -> int:
+    def held_bytes(self, sequences: Iterable[TokenSequence]) -> int:
         """Bytes of the pages in use, slots reserved ahead left out."""
         size = self.pool.page_size
         held = (self.pool.num_pages - self.pool.num_free_pages) * size
@@ -209,7 +209,7 @@ class Memory:
         cold_bytes = cache.num_cold_slots * cache.cold_bytes_per_token
         return self.pool.num_slots * cache.bytes_per_token + cold_bytes
 
-    def _end_of(self, sequence: Sequence) -> Tensor | None:
+    def _end_of(self, sequence: TokenSequence) -> Tensor | None:
         """The remembered output of a prompt that is cached whole."""
         if not sequence.job.samples or sequence.num_tokens > sequence.num_prompt:
             return None
@@ -221,13 +221,13 @@ class Memory:
         num_needed = sequence.num_tokens - sequence.first_logit
         return rows if rows is not None and len(rows) >= num_needed else None
 
-    def _last_slot(self, sequence: Sequence) -> int | None:
+    def _last_slot(self, sequence: TokenSequence) -> int | None:
         if len(sequence.tail):
             return int(sequence.tail[-1])
         slots = sequence.node.slots
         return int(slots[-1]) if len(slots) and not sequence.node.quantized else None
 
-    def _count(self, sequence: Sequence, upto: int, *, is_cached: bool) -> None:
+    def _count(self, sequence: TokenSequence, upto: int, *, is_cached: bool) -> None:
         """Count prompt tokens up to a position, each once in a sequence's life."""
         num = min(upto, sequence.num_prompt) - sequence.counted
         if num <= 0:

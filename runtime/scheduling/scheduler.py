@@ -23,7 +23,7 @@ from radixlang.runtime.cache.page_pool import PoolFull
 from radixlang.runtime.cache.radix_tree import RadixNode
 from radixlang.runtime.metrics.stats import Counters
 from radixlang.runtime.scheduling.kv_manager import Memory
-from radixlang.runtime.scheduling.sequence import Sequence, TokenIds
+from radixlang.runtime.scheduling.sequence import TokenIds, TokenSequence
 from radixlang.runtime.scheduling.waiting_queue import WaitingQueue
 from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT, choose_lengths
 
@@ -56,14 +56,14 @@ class Scheduler:
         counters: Counters,
         *,
         yield_lease: Callable[[], bool],
-        fail: Callable[[Sequence, BaseException], None],
+        fail: Callable[[TokenSequence, BaseException], None],
     ) -> None:
         self.memory = memory
         self.waiting = waiting
         self.limits = limits
-        self.running: list[Sequence] = []  # oldest first
-        self.parked: dict[Sequence, Sequence] = {}  # follower to leader
-        self._leaders: dict[tuple[RadixNode, int], Sequence] = {}
+        self.running: list[TokenSequence] = []  # oldest first
+        self.parked: dict[TokenSequence, TokenSequence] = {}  # follower to leader
+        self._leaders: dict[tuple[RadixNode, int], TokenSequence] = {}
         self._counters = counters
         self._yield_lease = yield_lease
         self._fail = fail
@@ -82,7 +82,7 @@ class Scheduler:
         """Sequences that have not got to run."""
         return len(self.waiting) + len(self.parked)
 
-    def add(self, sequence: Sequence, *, first: bool = False) -> None:
+    def add(self, sequence: TokenSequence, *, first: bool = False) -> None:
         """Let a new sequence wait for its turn, or (first) go before all others."""
         self._num_arrivals += 1
         sequence.arrival = self._num_arrivals
@@ -91,7 +91,7 @@ class Scheduler:
         else:
             self.waiting.push(sequence)
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, sequence: TokenSequence) -> None:
         """Forget a sequence wherever it is; its memory is not touched."""
         if sequence in self.parked:
             del self.parked.pop(sequence).followers[sequence]
@@ -100,15 +100,15 @@ class Scheduler:
         else:
             self.waiting.remove(sequence)
 
-    def next_batch(self) -> list[tuple[Sequence, int]]:
+    def next_batch(self) -> list[tuple[TokenSequence, int]]:
         """Sequences of the next step with the number of tokens each computes (0: only logits).
 
         Memory for all of them, and for their drafts, is reserved.
         """
-        batch: dict[Sequence, int] = {}
+        batch: dict[TokenSequence, int] = {}
         budget = self.limits.max_batch_tokens
-        decoding: list[Sequence] = []
-        prefilling: list[Sequence] = []
+        decoding: list[TokenSequence] = []
+        prefilling: list[TokenSequence] = []
         for sequence in self.running:
             (prefilling if sequence.is_prefilling else decoding).append(sequence)
         for sequence in (*decoding, *prefilling):
@@ -118,7 +118,7 @@ class Scheduler:
         self._draft(batch)
         return list(batch.items())
 
-    def committed(self, sequence: Sequence) -> None:
+    def committed(self, sequence: TokenSequence) -> None:
         """A prompt's tokens have come into the tree: wake those who waited for them."""
         if sequence.leader_key is not None:
             del self._leaders[sequence.leader_key]
@@ -127,7 +127,7 @@ class Scheduler:
             self._lead(sequence)
         self._wake(sequence, sequence.num_committed if sequence.is_prefilling else None)
 
-    def retract(self, sequence: Sequence) -> None:
+    def retract(self, sequence: TokenSequence) -> None:
         """Take a running sequence's memory; it resumes later where it was."""
         self._counters.num_retracted += 1
         self.memory.events.add("retract", sequence.num_computed, sequence.holder)
@@ -136,7 +136,7 @@ class Scheduler:
         self.memory.detach(sequence)
         self.waiting.push_front(sequence)
 
-    def restart(self, sequence: Sequence) -> None:
+    def restart(self, sequence: TokenSequence) -> None:
         """Take a running sequence's memory and forget what it computed; its tokens stay."""
         self._stop_running(sequence)
         self.memory.detach(sequence)
@@ -144,7 +144,9 @@ class Scheduler:
 
     # ---- one step
 
-    def _schedule(self, sequence: Sequence, budget: int, batch: dict[Sequence, int]) -> int:
+    def _schedule(
+        self, sequence: TokenSequence, budget: int, batch: dict[TokenSequence, int]
+    ) -> int:
         """Put a running sequence into the batch; returns the tokens it takes."""
         if sequence.is_prefilling:
             self.memory.follow(sequence)
@@ -155,7 +157,9 @@ class Scheduler:
             return num_new
         return 0
 
-    def _make_room(self, sequence: Sequence, num_new: int, batch: dict[Sequence, int]) -> bool:
+    def _make_room(
+        self, sequence: TokenSequence, num_new: int, batch: dict[TokenSequence, int]
+    ) -> bool:
         """Reserve memory by all means; False when the sequence itself had to go."""
         to_come = min(TAIL_RESERVE, sequence.job.num_to_write)
         ahead = sequence.num_pending - num_new + to_come
@@ -176,7 +180,9 @@ class Scheduler:
             else:
                 return True
 
-    def _relieve(self, num_pages: int, sequence: Sequence, batch: dict[Sequence, int]) -> bool:
+    def _relieve(
+        self, num_pages: int, sequence: TokenSequence, batch: dict[TokenSequence, int]
+    ) -> bool:
         """Find free pages without stopping anybody; True when there are some more now.
 
         A little more than is needed is evicted at once, for the next steps; that much others
@@ -189,7 +195,7 @@ class Scheduler:
             or self._trim(sequence, batch, keep=0)
         )
 
-    def _trim(self, sequence: Sequence, batch: dict[Sequence, int], keep: int) -> bool:
+    def _trim(self, sequence: TokenSequence, batch: dict[TokenSequence, int], keep: int) -> bool:
         """Take from one of the others what it has reserved ahead beyond `keep` tokens."""
         return any(
             self.memory.trim(other, batch.get(other, 0) + keep)
@@ -203,10 +209,10 @@ class Scheduler:
                 return False
         return True
 
-    def _youngest(self) -> Sequence:
+    def _youngest(self) -> TokenSequence:
         return max(self.running, key=lambda each: each.arrival)
 
-    def _exhausted(self, sequence: Sequence, num_new: int) -> PoolExhaustedError:
+    def _exhausted(self, sequence: TokenSequence, num_new: int) -> PoolExhaustedError:
         pool = self.memory.pool
         return PoolExhaustedError(
             f"the KV pool of {pool.num_slots} tokens cannot hold this request: it has "
@@ -215,7 +221,7 @@ class Scheduler:
             "Make the pool larger (kv_bytes= or num_pages=), or the prompt shorter"
         )
 
-    def _draft(self, batch: dict[Sequence, int]) -> None:
+    def _draft(self, batch: dict[TokenSequence, int]) -> None:
         """Guess ahead where a token is to be sampled, in slots that are free anyway.
 
         What is left of the budget bounds it: a step of more rows takes disproportionately longer.
@@ -243,7 +249,7 @@ class Scheduler:
 
     # ---- admission
 
-    def _admit(self, batch: dict[Sequence, int], budget: int) -> None:
+    def _admit(self, batch: dict[TokenSequence, int], budget: int) -> None:
         num_sampling = sum(each.job.samples for each in self.running)
         while budget > 0 and (sequence := self.waiting.pop()) is not None:
             if sequence.job.samples and num_sampling >= self.limits.max_running:
@@ -269,7 +275,7 @@ class Scheduler:
             if not sequence.is_running:
                 return  # memory was too tight after all
 
-    def _insert_running(self, sequence: Sequence) -> None:
+    def _insert_running(self, sequence: TokenSequence) -> None:
         """Keep the running list in order of arrival."""
         place = len(self.running)
         while place and self.running[place - 1].arrival > sequence.arrival:
@@ -277,12 +283,12 @@ class Scheduler:
         self.running.insert(place, sequence)
         sequence.is_running = True
 
-    def _stop_running(self, sequence: Sequence) -> None:
+    def _stop_running(self, sequence: TokenSequence) -> None:
         self.running.remove(sequence)
         sequence.is_running = False
         self._resign(sequence)
 
-    def _fits(self, sequence: Sequence) -> bool:
+    def _fits(self, sequence: TokenSequence) -> bool:
         """Whether its pending tokens fit beside what the running ones are about to take."""
         pool, tree = self.memory.pool, self.memory.tree
         size = pool.page_size
@@ -294,7 +300,7 @@ class Scheduler:
 
     # ---- leaders
 
-    def _lead(self, sequence: Sequence) -> None:
+    def _lead(self, sequence: TokenSequence) -> None:
         """Announce what the sequence is about to compute."""
         if sequence.leader_key is not None:
             del self._leaders[sequence.leader_key]
@@ -302,7 +308,7 @@ class Scheduler:
         sequence.leader_key = key if key not in self._leaders else None
         self._leaders.setdefault(key, sequence)
 
-    def _park(self, sequence: Sequence) -> bool:
+    def _park(self, sequence: TokenSequence) -> bool:
         """Let the sequence wait for a leader, if one is computing tokens of it."""
         tree = self.memory.tree
         found = walk(tree.root(sequence.namespace), as_edge(sequence.tokens))
@@ -319,7 +325,7 @@ class Scheduler:
         leader.followers[sequence] = wake_at
         return True
 
-    def _num_useful(self, sequence: Sequence, leader: Sequence) -> int:
+    def _num_useful(self, sequence: TokenSequence, leader: TokenSequence) -> int:
         """Tokens of the leader's prompt that the sequence can take from the cache."""
         prompt = leader.tokens[: leader.num_prompt]
         shared = num_common_tokens(as_edge(prompt), as_edge(sequence.tokens))
@@ -327,7 +333,7 @@ class Scheduler:
         both = sequence.job.samples and leader.job.samples and leader.num_tokens == len(prompt)
         return shared if same and both else min(shared, sequence.first_logit)
 
-    def _wake(self, leader: Sequence, num_committed: int | None) -> None:
+    def _wake(self, leader: TokenSequence, num_committed: int | None) -> None:
         """Followers go on when their part is in the tree, or (None) when nothing more comes."""
         ready = [
             follower
@@ -339,7 +345,7 @@ class Scheduler:
             del self.parked[follower]
             self.waiting.push_front(follower)
 
-    def _resign(self, sequence: Sequence) -> None:
+    def _resign(self, sequence: TokenSequence) -> None:
         if sequence.leader_key is not None:
             del self._leaders[sequence.leader_key]
             sequence.leader_key = None

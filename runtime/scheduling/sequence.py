@@ -38,7 +38,7 @@ class Work(Protocol):
         ...
 
 
-class Sequence:
+class TokenSequence:
     """Tokens and memory of one running or waiting request.
 
     Args:
@@ -81,7 +81,7 @@ class Sequence:
         self.arrival = 0
         self.is_running = False
         self.leader_key: tuple[RadixNode, int] | None = None
-        self.followers: dict[Sequence, int] = {}  # and the length of prefix each waits for
+        self.followers: dict[TokenSequence, int] = {}  # and the length of prefix each waits for
 
     @property
     def tokens(self) -> TokenIds:

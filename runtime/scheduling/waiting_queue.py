@@ -16,37 +16,39 @@ from collections.abc import Callable
 
 from radixlang.errors import ParameterError
 from radixlang.runtime.cache.node import TOKEN_BYTES, num_common_tokens
-from radixlang.runtime.scheduling.sequence import Sequence
+from radixlang.runtime.scheduling.sequence import TokenSequence
 
 Key = tuple[bytes, int]
 NUM_RECENT = 16  # served keys that a later one may join while their tokens are in the cache
 MAX_DISPLACEMENT = 256  # how many later arrivals may be served before a waiting sequence
 
 
-def depth_first(sequence: Sequence) -> Key:
+def depth_first(sequence: TokenSequence) -> Key:
     """Order by weights and tokens: siblings are neighbours."""
     head = f"{sequence.namespace.weights_version}\0".encode()
     head += bytes(-len(head) % TOKEN_BYTES)  # so that keys compare token by token
     return head + sequence.tokens.astype(">i4").tobytes(), sequence.arrival
 
 
-def first_come(sequence: Sequence) -> Key:
+def first_come(sequence: TokenSequence) -> Key:
     """Order by arrival."""
     return b"", sequence.arrival
 
 
-ORDERS: dict[str, Callable[[Sequence], Key]] = {"depth_first": depth_first, "fcfs": first_come}
+ORDERS: dict[str, Callable[[TokenSequence], Key]] = {"depth_first": depth_first, "fcfs": first_come}
 
 
 class _TenantQueue:
     """One tenant's waiting sequences."""
 
-    def __init__(self, key_of: Callable[[Sequence], Key]) -> None:
+    def __init__(self, key_of: Callable[[TokenSequence], Key]) -> None:
         self._key_of = key_of
         self._keys: list[Key] = []
-        self._by_key: dict[Key, Sequence] = {}
-        self._key_by_sequence: dict[Sequence, Key] = {}
-        self._by_age: deque[tuple[int, Sequence]] = deque()  # (due at that many pops, sequence)
+        self._by_key: dict[Key, TokenSequence] = {}
+        self._key_by_sequence: dict[TokenSequence, Key] = {}
+        self._by_age: deque[tuple[int, TokenSequence]] = (
+            deque()
+        )  # (due at that many pops, sequence)
         self._cursor: Key = (b"", -1)
         self._served: deque[Key] = deque(maxlen=NUM_RECENT)
         self._num_pops = 0
@@ -55,14 +57,14 @@ class _TenantQueue:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def push(self, sequence: Sequence) -> None:
+    def push(self, sequence: TokenSequence) -> None:
         key = self._key_of(sequence)
         self._by_age.append((self._num_pops + len(self._keys) + MAX_DISPLACEMENT, sequence))
         insort(self._keys, key)
         self._by_key[key] = sequence
         self._key_by_sequence[sequence] = key
 
-    def pop(self) -> Sequence:
+    def pop(self) -> TokenSequence:
         """The oldest when it has been overtaken often enough, else the next of the sweep."""
         while self._by_age[0][1] not in self._key_by_sequence:
             self._by_age.popleft()
@@ -94,7 +96,7 @@ class _TenantQueue:
                     best, most = key, num
         return best
 
-    def remove(self, sequence: Sequence) -> bool:
+    def remove(self, sequence: TokenSequence) -> bool:
         key = self._key_by_sequence.pop(sequence, None)
         if key is None:
             return False
@@ -114,13 +116,13 @@ class WaitingQueue:
         if order not in ORDERS:
             raise ParameterError(f"unknown order {order!r}; known: {', '.join(ORDERS)}")
         self._key_of = ORDERS[order]
-        self._front: deque[Sequence] = deque()
+        self._front: deque[TokenSequence] = deque()
         self._tenants: dict[str, _TenantQueue] = {}
 
     def __len__(self) -> int:
         return len(self._front) + sum(map(len, self._tenants.values()))
 
-    def push(self, sequence: Sequence) -> None:
+    def push(self, sequence: TokenSequence) -> None:
         """Let a sequence wait for its turn."""
         tenant = self._tenants.get(sequence.namespace.salt)
         if tenant is None:
@@ -130,11 +132,11 @@ class WaitingQueue:
             self._tenants[sequence.namespace.salt] = tenant
         tenant.push(sequence)
 
-    def push_front(self, sequence: Sequence) -> None:
+    def push_front(self, sequence: TokenSequence) -> None:
         """Let a sequence that has had its turn go before all others."""
         self._front.appendleft(sequence)
 
-    def pop(self) -> Sequence | None:
+    def pop(self) -> TokenSequence | None:
         """Take out the next sequence; None when nobody waits."""
         if self._front:
             return self._front.popleft()
@@ -145,7 +147,7 @@ class WaitingQueue:
         self._drop_if_empty(salt)
         return sequence
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, sequence: TokenSequence) -> None:
         """Take out a sequence that is not going to run; unknown ones are ignored."""
         tenant = self._tenants.get(sequence.namespace.salt)
         if tenant is not None and tenant.remove(sequence):

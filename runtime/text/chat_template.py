@@ -128,7 +128,7 @@ def _compile(source: str) -> Any:
     from jinja2.nodes import Scope
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    class Generation(Extension):
+    class GenerationTag(Extension):
         """{% generation %} marks the assistant's part for training; here it is its content."""
 
         tags = {"generation"}  # noqa: RUF012
@@ -139,7 +139,7 @@ def _compile(source: str) -> Any:
             return Scope(body, lineno=line)
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationTag]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from radixlang.runtime.metrics.events import Event
+from radixlang.runtime.metrics.events import EngineEvent
 from radixlang.sampling_params import SamplingParams
 
 TIMEOUT = 60
@@ -30,13 +30,13 @@ def run(runtime: Any, prompt: list[int]) -> None:
     settle(runtime)
 
 
-def told(events: list[Event]) -> list[tuple[str, int]]:
+def told(events: list[EngineEvent]) -> list[tuple[str, int]]:
     return [(event.kind, event.num_tokens) for event in events]
 
 
 def test_a_request_from_admission_to_its_end(make_runtime: MakeRuntime) -> None:
     runtime = make_runtime()
-    events: list[Event] = []
+    events: list[EngineEvent] = []
     stop = runtime.on_event(events.append)
     run(runtime, list(range(3, 23)))
     assert told(events) == [("admit", 0), ("insert", 20), ("finish", 8), ("insert", 7)]
@@ -54,7 +54,7 @@ def test_a_request_from_admission_to_its_end(make_runtime: MakeRuntime) -> None:
 
 def test_scorings_and_failures(make_runtime: MakeRuntime) -> None:
     runtime = make_runtime()
-    events: list[Event] = []
+    events: list[EngineEvent] = []
     runtime.on_event(events.append)
     branch = runtime.new_branch()
     branch.extend("the town")
@@ -74,7 +74,7 @@ def test_scorings_and_failures(make_runtime: MakeRuntime) -> None:
 
 def test_pressure_is_told_in_tokens(make_runtime: MakeRuntime) -> None:
     runtime = make_runtime(num_pages=100)
-    events: list[Event] = []
+    events: list[EngineEvent] = []
     runtime.on_event(events.append)
     for seed in range(6):
         run(runtime, [3 + seed, *range(20, 60)])
@@ -103,7 +103,7 @@ def test_retract_and_the_8_bit_tier(make_runtime: MakeRuntime) -> None:
 
 def test_compaction_is_told(make_runtime: MakeRuntime) -> None:
     runtime = make_runtime()
-    events: list[Event] = []
+    events: list[EngineEvent] = []
     runtime.core.upkeep.compactor.every_inserts = 2
     runtime.on_event(events.append)
     for seed in range(8):
@@ -116,9 +116,9 @@ def test_a_listener_that_raises_disturbs_nobody(
     make_runtime: MakeRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     runtime = make_runtime()
-    events: list[Event] = []
+    events: list[EngineEvent] = []
 
-    def fail(event: Event) -> None:
+    def fail(event: EngineEvent) -> None:
         raise ValueError("not today")
 
     runtime.on_event(fail)

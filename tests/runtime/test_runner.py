@@ -15,7 +15,7 @@ from radixlang.runtime.cache.radix_tree import Namespace, RadixTree
 from radixlang.runtime.engine.model_runner import ModelRunner, tree_batch
 from radixlang.runtime.metrics.stats import Counters, StepProfile
 from radixlang.runtime.scheduling.kv_manager import Memory
-from radixlang.runtime.scheduling.sequence import Sequence
+from radixlang.runtime.scheduling.sequence import TokenSequence
 from radixlang.sampling_params import SamplingParams
 
 TIMEOUT = 60
@@ -34,16 +34,18 @@ def make_memory(config: Any, num_slots: int = 512) -> Memory:
     return Memory(pool, RadixTree(pool), cache, Counters())
 
 
-def make_sequence(memory: Memory, tokens: list[int]) -> Sequence:
+def make_sequence(memory: Memory, tokens: list[int]) -> TokenSequence:
     job: Any = Job()
     array = np.array(tokens, np.int32)
-    made = Sequence(job, Namespace(), array, first_logit=len(tokens) - 1, holder="test")
+    made = TokenSequence(job, Namespace(), array, first_logit=len(tokens) - 1, holder="test")
     memory.attach(made)
     return made
 
 
 @torch.inference_mode()
-def compute(memory: Memory, runner: ModelRunner, sequence: Sequence, num_new: int) -> torch.Tensor:
+def compute(
+    memory: Memory, runner: ModelRunner, sequence: TokenSequence, num_new: int
+) -> torch.Tensor:
     memory.reserve(sequence, num_new, 0)
     hidden = runner.run([(sequence, num_new)]).hidden
     memory.wrote(sequence, num_new)

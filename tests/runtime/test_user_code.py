@@ -12,7 +12,7 @@ from pydantic import BaseModel, field_validator
 
 from radixlang import ProgramError, State, function, gen, select
 from radixlang.errors import RuntimeClosedError
-from radixlang.runtime.metrics.events import Event
+from radixlang.runtime.metrics.events import EngineEvent
 from radixlang.sampling_params import SamplingParams
 
 TIMEOUT = 60
@@ -122,7 +122,7 @@ def test_callbacks_and_listeners_have_threads_of_their_own(make_runtime: MakeRun
     seen: list[int] = []
     told = threading.Event()
 
-    def note(event: Event) -> None:
+    def note(event: EngineEvent) -> None:
         seen.append(threading.get_ident())
         generate(runtime) if len(seen) == 1 else told.set()
 

@@ -11,20 +11,20 @@ import pytest
 
 from radixlang.errors import ParameterError
 from radixlang.runtime.cache.radix_tree import Namespace
-from radixlang.runtime.scheduling.sequence import Sequence
+from radixlang.runtime.scheduling.sequence import TokenSequence
 from radixlang.runtime.scheduling.waiting_queue import MAX_DISPLACEMENT, WaitingQueue
 
 _numbers = itertools.count(1)
 
 
-def sequence(tokens: list[int], salt: str = "") -> Sequence:
+def sequence(tokens: list[int], salt: str = "") -> TokenSequence:
     job: Any = None
-    made = Sequence(job, Namespace(salt), np.array(tokens, np.int32), first_logit=0, holder="")
+    made = TokenSequence(job, Namespace(salt), np.array(tokens, np.int32), first_logit=0, holder="")
     made.arrival = next(_numbers)
     return made
 
 
-def drain(queue: WaitingQueue) -> list[Sequence]:
+def drain(queue: WaitingQueue) -> list[TokenSequence]:
     return list(iter(queue.pop, None))
 
 
