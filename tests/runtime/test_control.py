@@ -203,7 +203,7 @@ def test_engine_at_rest_audits_once_and_then_sleeps() -> None:
         calls.append(1)
         return [broken]
 
-    upkeep = Upkeep(None, None, audit, lambda: 10, lambda: calls.append(2))
+    upkeep = Upkeep(None, None, lambda: 0, audit, lambda: 10, lambda: calls.append(2))
     assert upkeep.wait_s() is None
     upkeep.after_step()
     assert upkeep.wait_s() is not None

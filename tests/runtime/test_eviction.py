@@ -46,7 +46,7 @@ def test_only_leaves_leave_and_their_parents_after_them() -> None:
     assert tree.evict(1) == 1
     assert (tree.peek("", [1, 2, 3]), tree.peek("", [1, 2, 4])) == (2, 3)
     assert tree.evict(64) == 3
-    assert tree.num_nodes == 0
+    assert tree.structure.num_nodes == 0
 
 
 def test_no_more_of_a_leaf_leaves_than_is_needed() -> None:
@@ -206,4 +206,4 @@ def test_every_policy_evicts_everything_in_the_end(policy: str) -> None:
         tree.set_next_use(node, [None, NEVER, 3][int(rng.integers(3))])
     assert not audit(tree, tree.pool)
     tree.evict(512)
-    assert (tree.num_nodes, tree.pool.num_free_pages) == (0, 512)
+    assert (tree.structure.num_nodes, tree.pool.num_free_pages) == (0, 512)
