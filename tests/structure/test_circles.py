@@ -23,20 +23,14 @@ ONE_CLASS = {
 # What is left of old circles: sets of packages, and packages whose files are in one.
 PACKAGE_CIRCLES_LEFT = [
     {"kernels.attention", "kernels.cpu", "kernels.gpu", "kernels.plan", "kernels.reference"},
-    {"runtime.diagnostics", "runtime.engine", "runtime.requests", "runtime.scheduling"},
 ]
 FILE_CIRCLES_LEFT = [
     {"constraints"},
     {"execution"},
     {"kernels.attention", "kernels.cpu", "kernels.gpu", "kernels.plan"},
-    {"runtime.cache"},
     {"runtime.constraints"},
-    {"runtime.engine"},
-    {"runtime.engine", "runtime.requests", "runtime.scheduling"},
-    {"runtime.sampling"},
 ]
-NAMES_LEFT = {"Call", "Case", "Event", "Fork", "Generation", "Match", "Output", "Row", "Sequence",
-              "Text"}  # fmt: skip
+NAMES_LEFT = {"Call", "Case", "Row", "Text"}
 
 Arrows = Mapping[str, Set[str]]
 
