@@ -12,9 +12,9 @@ import pytest
 
 import radixlang
 from radixlang.graph import lints
-from radixlang.program import groups
 from radixlang.program.program import RUN_NAMES
 from radixlang.records import batch
+from radixlang.state import groups
 from radixlang.state.expressions import _GEN_NAMES
 from radixlang.testing import fake_backend as testing
 
