@@ -10,4 +10,5 @@ __all__ = [
     "openmp",
     "shared_setting",
     "switch_interval",
+    "switched_off",
 ]

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
+from radixlang.runtime.process.switched_off import is_off
+
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # see mallopt(3)
 _WHILE_LOADING = 256 * 1024
 _AFTERWARDS = 32 * 1024 * 1024  # what glibc itself grows it to
@@ -80,7 +82,7 @@ def release_code() -> None:
     runs again. Of torch's 75 MB some 35 come back. Code that somebody has changed in memory stays.
     """
     libc = _glibc()
-    if libc is None:
+    if libc is None or is_off("code_pages"):
         return
     for line in Path("/proc/self/maps").read_text("utf-8").splitlines():
         place, access, *_, path = line.split(maxsplit=5)
@@ -112,6 +114,8 @@ def _keep_large_blocks(libc: ctypes.CDLL) -> None:
 
 
 def _glibc() -> ctypes.CDLL | None:
+    if is_off("malloc"):
+        return None
     try:
         libc = ctypes.CDLL(None)
         libc.gnu_get_libc_version  # noqa: B018 - only glibc has it

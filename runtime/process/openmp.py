@@ -14,6 +14,8 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from radixlang.runtime.process.switched_off import is_off
+
 _PAUSE_HARD = 2  # omp_pause_hard, OpenMP 5.2, section 18.6
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,7 +27,7 @@ def end_team() -> None:
     Does nothing under other OpenMP libraries, which wake no slower for their number.
     """
     pause = _pause()
-    if pause is not None:
+    if pause is not None and not is_off("openmp"):
         pause(_PAUSE_HARD)
 
 

@@ -11,12 +11,15 @@ from __future__ import annotations
 import sys
 
 from radixlang.runtime.process.shared_setting import Undo, WhileAsked
+from radixlang.runtime.process.switched_off import is_off
 
 SWITCH_S = 2e-5
 
 
 def _switch_often() -> Undo:
     usual_s = sys.getswitchinterval()
+    if is_off("switch_interval"):
+        return lambda: None
     sys.setswitchinterval(min(usual_s, SWITCH_S))
     return lambda: sys.setswitchinterval(usual_s)
 
