@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 kind = type  # `type` is an argument's name below
-_GEN_NAMES = ("n", *CONSTRAINT_NAMES, *CONSTRAINT_OPTIONS, *PARAM_NAMES)
+GEN_NAMES = ("n", *CONSTRAINT_NAMES, *CONSTRAINT_OPTIONS, *PARAM_NAMES)
 
 
 @overload
@@ -188,7 +188,7 @@ def _check_name(name: str | None) -> None:
 def _check_options(options: dict[str, Any]) -> dict[str, Any]:
     for key in options:
         if key not in PARAM_NAMES:
-            hint = hint_for(key, _GEN_NAMES, "gen")
+            hint = hint_for(key, GEN_NAMES, "gen")
             raise ParameterError(f"gen got an unknown option {key!r}; {hint}")
     for key, value in options.items():
         if isinstance(value, list):

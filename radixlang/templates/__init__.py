@@ -6,5 +6,7 @@ They make the same graph as Python programs. They know nothing of execution.
 __all__ = [
     "expressions",
     "loading",
+    "source",
     "statements",
+    "syntax_errors",
 ]

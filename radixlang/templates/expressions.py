@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import operator
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from radixlang.errors import ParameterError, TemplateError
+from radixlang.errors import ParameterError
+from radixlang.spellings import hint_for
 from radixlang.state.groups import Joined
 from radixlang.state.state import State
+from radixlang.state.tracing import is_boundary
+from radixlang.suggestions import shortened, suggestion
+from radixlang.templates.source import UNDEFINED, Environment, Source
 
+_SHOWING = ("name", "compare", "filtered", "formatted")
 Value = Callable[[State, "Environment"], Any]
 _TYPES: dict[str, Any] = {
     "int": int, "float": float, "bool": bool, "str": str, "list": list, "dict": dict,
@@ -25,57 +26,6 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt, ">=": operator.ge, "in": lambda a, b: a in b,
     "not in": lambda a, b: a not in b,
 }  # fmt: skip
-
-
-class Environment:
-    """Names of a template while it runs: arguments, loop variables, `set`."""
-
-    def __init__(self, arguments: dict[str, Any], outer: Environment | None = None) -> None:
-        self.names = arguments
-        self.outer = outer
-
-    def find(self, name: str) -> Any:
-        """The value, innermost first; KeyError if there is none."""
-        scope: Environment | None = self
-        while scope is not None:
-            if name in scope.names:
-                return scope.names[name]
-            scope = scope.outer
-        raise KeyError(name)
-
-
-@dataclass
-class Source:
-    """A template's text, and what its errors and includes need.
-
-    Includes are looked up in `folder`, that of the file, and have to lie below `root`, that of the
-    template which was asked for.
-    """
-
-    text: str
-    file: str
-    folder: Path | None
-    root: Path | None
-    including: tuple[str, ...]
-    lonely: tuple[set[int], set[int]]
-    parse: Callable[..., Any]
-    read: Callable[[Path], str]
-    parameters: dict[str, Any] = field(default_factory=dict)
-    bound: set[str] = field(default_factory=set)
-
-    def error(self, message: str, position: int) -> TemplateError:
-        """An error at a place of the text, with the line and a caret."""
-        start = self.text.rfind("\n", 0, position) + 1
-        end = self.text.find("\n", position)
-        line = self.text[start : len(self.text) if end < 0 else end]
-        number, column = self.text.count("\n", 0, position) + 1, position - start + 1
-        caret = re.sub(r"[^\t]", " ", line[: column - 1]) + "^"
-        return TemplateError(f"{self.file}:{number}:{column}: {message}\n  {line}\n  {caret}")
-
-    def use(self, name: str) -> None:
-        """A name is read: unless the template binds it, it is an argument."""
-        if name not in self.bound:
-            self.parameters.setdefault(name, inspect.Parameter.empty)
 
 
 class ValueBuilder:
@@ -92,24 +42,89 @@ class ValueBuilder:
         `shown`: it is only inserted into text, so a generated value need not be known.
         """
         method = getattr(self, f"value_{tree.data}")
-        made: Value = method(tree, shown) if tree.data in ("name", "compare") else method(tree)
+        made: Value = method(tree, shown) if tree.data in _SHOWING else method(tree)
         return made
 
     def value_name(self, tree: Any, shown: bool = False) -> Value:
         name = str(tree.children[0])
-        self.source.use(name)
+        position = tree.meta.start_pos
+        self.source.use(name, position)
 
         def find(state: State, env: Environment) -> Any:
-            if state is not None and name in state:
-                return inserted(state, name) if shown else state[name]
-            try:
-                return env.find(name)
-            except KeyError:
+            found = _named(state, env, name, shown)
+            if found is UNDEFINED:
                 raise self.source.error(
-                    f"{name!r} has no value here", tree.meta.start_pos
-                ) from None
+                    f"{name!r} has no value here; give it, or write {{{{ {name} | default(…) }}}}",
+                    position,
+                )
+            return found
 
         return find
+
+    def optional(self, tree: Any, shown: bool = False) -> Value:
+        """Like `value`, and UNDEFINED where a name, a member or an item is missing."""
+        if tree.data == "name":
+            name = str(tree.children[0])
+            self.source.use(name, tree.meta.start_pos, optional=True)
+            return lambda state, env: _named(state, env, name, shown)
+        if tree.data == "attribute":
+            base, member = self.optional(tree.children[0]), str(tree.children[1])
+            return lambda state, env: _member(base(state, env), member)
+        if tree.data == "index":
+            base, key = self.optional(tree.children[0]), self.value(tree.children[1])
+            return lambda state, env: _item(base(state, env), key(state, env))
+        return self.value(tree, shown)
+
+    def value_filtered(self, tree: Any, shown: bool = False) -> Value:
+        subject, name, argument = tree.children
+        if name != "default":
+            raise self.source.error(
+                f"there is no filter {str(name)!r}; there is | default(…) for a value that is "
+                'missing, and a format in quotes such as | ".2f"',
+                tree.meta.start_pos,
+            )
+        if argument is None:
+            raise self.source.error('write | default("…")', tree.meta.start_pos)
+        value, otherwise = self.optional(subject, shown), self.value(argument, shown)
+
+        def chosen(state: State, env: Environment) -> Any:
+            found = value(state, env)
+            return otherwise(state, env) if found is UNDEFINED or found is None else found
+
+        return chosen
+
+    def value_formatted(self, tree: Any, shown: bool = False) -> Value:
+        value, spec = self.value(tree.children[0], shown), text_of(tree.children[1])
+
+        def formatted(state: State, env: Environment) -> str:
+            found = value(state, env)
+            try:
+                return format(found, spec)
+            except (TypeError, ValueError) as error:
+                raise self.source.error(
+                    f"{shortened(found)} has no format {spec!r}: {error}; a format such as "
+                    '".2f" is of a number, and ">8" of a text',
+                    tree.meta.start_pos,
+                ) from error
+
+        return formatted
+
+    def value_is_test(self, tree: Any) -> Value:
+        subject, name = tree.children
+        if name not in ("defined", "none"):
+            raise self.source.error(
+                f"there is no test {str(name)!r}; write is defined, is none, or == …",
+                tree.meta.start_pos,
+            )
+        value = self.optional(subject)
+        absent = (UNDEFINED, None)
+        if name == "none":
+            return lambda state, env: any(value(state, env) is each for each in absent)
+        return lambda state, env: all(value(state, env) is not each for each in absent)
+
+    def value_is_not_test(self, tree: Any) -> Value:
+        test = self.value_is_test(tree)
+        return lambda state, env: not test(state, env)
 
     def value_string(self, tree: Any) -> Value:
         text = text_of(tree.children[0])
@@ -136,18 +151,27 @@ class ValueBuilder:
         value, name = self.value(tree.children[0]), str(tree.children[1])
 
         def attribute(state: State, env: Environment) -> Any:
-            found = value(state, env)
-            if isinstance(found, dict) and name in found:
-                return found[name]
-            if name.startswith("_") or not hasattr(found, name):
-                raise self.source.error(f"no member {name!r} here", tree.meta.start_pos)
-            return getattr(found, name)
+            found = _member(owner := value(state, env), name)
+            if found is UNDEFINED:
+                known = suggestion(name, _members(owner), f"it is a {type(owner).__name__}")
+                raise self.source.error(f"no member {name!r} here; {known}", tree.meta.start_pos)
+            return found
 
         return attribute
 
     def value_index(self, tree: Any) -> Value:
         value, key = self.value(tree.children[0]), self.value(tree.children[1])
-        return lambda state, env: value(state, env)[key(state, env)]
+
+        def item(state: State, env: Environment) -> Any:
+            owner, wanted = value(state, env), key(state, env)
+            found = _item(owner, wanted)
+            if found is UNDEFINED:
+                has = f"it has {len(owner)}" if isinstance(owner, (list, tuple, str)) else ""
+                known = has or suggestion(str(wanted), _members(owner), "there is no such key")
+                raise self.source.error(f"no item {wanted!r} here; {known}", tree.meta.start_pos)
+            return found
+
+        return item
 
     def value_compare(self, tree: Any, shown: bool = False) -> Value:
         left, sign, right = tree.children
@@ -155,7 +179,19 @@ class ValueBuilder:
             return self.value(left, shown)
         compare = _COMPARE[" ".join(str(sign).split())]
         first, second = self.value(left), self.value(right)
-        return lambda state, env: compare(first(state, env), second(state, env))
+
+        def compared(state: State, env: Environment) -> Any:
+            values = first(state, env), second(state, env)
+            try:
+                return compare(*values)
+            except TypeError as error:
+                if is_boundary(error):
+                    raise
+                kinds = " and ".join(type(value).__name__ for value in values)
+                message = f"{error}; give values that compare, these are {kinds}"
+                raise self.source.error(message, tree.meta.start_pos) from error
+
+        return compared
 
     def value_negation(self, tree: Any) -> Value:
         value = self.value(tree.children[0])
@@ -180,18 +216,56 @@ class ValueBuilder:
         if kind is None:
             known = ", ".join(_TYPES)
             raise self.source.error(
-                f'no type {str(name)!r}; a type is {known}, or "a" | "b"', tree.meta.start_pos
+                f"no type {str(name)!r}; {suggestion(str(name), _TYPES, '')} a type is {known}, "
+                'or "a" | "b"',
+                tree.meta.start_pos,
             )
         parts = tuple(self.type(child) for child in inner if child is not None)
         return kind[parts if len(parts) > 1 else parts[0]] if parts else kind
 
-    def options(self, trees: list[Any]) -> dict[str, Value]:
+    def options(self, trees: list[Any], known: tuple[str, ...], owner: str) -> dict[str, Value]:
         """Options of a gen or select by name."""
-        return {
-            str(tree.children[0]): self.value(tree.children[1])
-            for tree in trees
-            if tree is not None
-        }
+        found = {}
+        for tree in trees:
+            if tree is None:
+                continue
+            name = str(tree.children[0])
+            if name not in known:
+                hint = hint_for(name, known, owner)
+                message = f"{owner} has no option {name!r}; {hint}"
+                raise self.source.error(message, tree.children[0].start_pos)
+            found[name] = self.value(tree.children[1])
+        return found
+
+
+def _named(state: State, env: Environment, name: str, shown: bool) -> Any:
+    """The value of a name: a variable of the state, or of the template; else UNDEFINED."""
+    if state is not None and name in state:
+        return inserted(state, name) if shown else state[name]
+    return env.find(name)
+
+
+def _member(owner: Any, name: str) -> Any:
+    if isinstance(owner, Mapping) and name in owner:
+        return owner[name]
+    is_hidden = name.startswith("_") or owner is UNDEFINED or owner is None
+    return UNDEFINED if is_hidden else getattr(owner, name, UNDEFINED)
+
+
+def _item(owner: Any, key: Any) -> Any:
+    if owner is UNDEFINED or owner is None:
+        return UNDEFINED
+    try:
+        return owner[key]
+    except (KeyError, IndexError):
+        return UNDEFINED
+
+
+def _members(owner: Any) -> list[str]:
+    """What a message may propose in place of a member or key that is missing."""
+    if isinstance(owner, Mapping):
+        return [str(key) for key in owner]
+    return [name for name in dir(owner) if not name.startswith("_")]
 
 
 def inserted(state: State, name: str) -> Any:

@@ -26,8 +26,9 @@ from radixlang.errors import TemplateError
 from radixlang.keywords import RUN_NAMES
 from radixlang.program.program import Program
 from radixlang.state.state import State
-from radixlang.templates.expressions import Environment, Source
+from radixlang.templates.source import Environment, Source
 from radixlang.templates.statements import Step, build
+from radixlang.templates.syntax_errors import explained
 
 _TAGS = re.compile(
     r"\{%\s*raw\s*%\}.*?\{%\s*endraw\s*%\}|\{#.*?#\}|"
@@ -38,10 +39,11 @@ _TAGS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A parsed template: its steps, its arguments with defaults, and the names it uses."""
+    """A parsed template: its steps, its arguments with defaults, and the names it binds."""
 
     steps: tuple[Step, ...]
     parameters: dict[str, Any]
+    bound: frozenset[str] = frozenset()
 
 
 def load_template(
@@ -101,15 +103,18 @@ def parse(
     try:
         tree = _parser().parse(text)
     except UnexpectedInput as error:
-        raise source.error(_what(error), _position(error, text)) from None
+        raise source.error(*explained(error, text)) from None
     try:
         steps, parameters = build(tree, source)
     except VisitError as error:
         raise error.orig_exc from None
     for key in parameters:
         if key in RUN_NAMES:
-            raise source.error(f"an argument cannot be called {key!r}: it is an option of run()", 0)
-    return Template(steps, parameters)
+            raise source.error(
+                f"an argument cannot be called {key!r}: it is an option of run(); rename it",
+                source.used.get(key, 0),
+            )
+    return Template(steps, parameters, frozenset(source.bound))
 
 
 @functools.cache
@@ -118,37 +123,6 @@ def _parser() -> Any:
 
     grammar = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
     return Lark(grammar, parser="lalr", lexer="contextual", propagate_positions=True)
-
-
-def _position(error: Any, text: str) -> int:
-    token = getattr(error, "token", None)
-    position = getattr(error, "pos_in_stream", None)
-    at_end = token is not None and token.type == "$END"
-    return len(text) if at_end or position is None else int(position)
-
-
-_SHOWN = {
-    "_TAG_END": "%}", "_OUT_END": "}}", "_END": "{% end %}", "_JOIN": "{% join %}",
-    "NAME": "a name", "STRING": "a string", "NUMBER": "a number",
-}  # fmt: skip
-
-
-def _what(error: Any) -> str:
-    token = getattr(error, "token", None)
-    wanted = set(getattr(error, "expected", None) or getattr(error, "allowed", None) or ())
-    if token is not None and token.type == "$END":
-        return f"the file ends inside a tag or a block; {_missing(wanted)} is missing"
-    found = f"{str(token)!r}" if token is not None else f"character {getattr(error, 'char', '')!r}"
-    named = [_SHOWN[name] for name in sorted(wanted) if name in _SHOWN]
-    expected = f"; expected {', '.join(named)}" if named else ""
-    return f"unexpected {found}{expected}"
-
-
-def _missing(wanted: set[str]) -> str:
-    for name in ("_END", "_JOIN", "_TAG_END", "_OUT_END"):
-        if name in wanted:
-            return _SHOWN[name]
-    return "its end"
 
 
 def _lonely_tags(text: str) -> tuple[set[int], set[int]]:

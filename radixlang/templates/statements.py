@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from radixlang.errors import ParameterError
+from radixlang.errors import (
+    ConstraintError,
+    InvalidConstraintError,
+    ParameterError,
+    RadixlangError,
+)
 from radixlang.graph.nodes import Location
-from radixlang.state.expressions import gen, role, select
+from radixlang.state.expressions import GEN_NAMES, gen, role, select
 from radixlang.state.state import State
-from radixlang.templates.expressions import Environment, Source, ValueBuilder, text_of
+from radixlang.state.tracing import is_boundary
+from radixlang.suggestions import shortened
+from radixlang.templates.expressions import ValueBuilder, text_of
+from radixlang.templates.source import UNDEFINED, Environment, Source
 
 Step = Callable[[State, "Environment"], None]
 
@@ -20,6 +28,7 @@ def build(tree: Any, source: Source) -> tuple[tuple[Step, ...], dict[str, Any]]:
     """Steps and arguments of a parsed template."""
     builder = _Builder(source)
     steps = tuple(builder.steps(tree.children))
+    source.check_declared()
     return steps, source.parameters
 
 
@@ -41,7 +50,17 @@ class _Builder(ValueBuilder):
 
         def located(state: State, env: Environment) -> None:
             state._recorder.at = location
-            step(state, env)
+            try:
+                step(state, env)
+            except RadixlangError as error:
+                if not isinstance(error, (ParameterError, InvalidConstraintError)):
+                    raise
+                raise self.source.error(str(error), item.meta.start_pos) from error
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                if is_boundary(error):
+                    raise
+                said = f"{type(error).__name__}: {error}"
+                raise self.source.error(said, item.meta.start_pos) from error
 
         return located
 
@@ -63,19 +82,20 @@ class _Builder(ValueBuilder):
 
     def step_output(self, item: Any) -> Step:
         value = self.value(item.children[0], shown=True)
-        spec = text_of(item.children[1]) if len(item.children) > 1 else ""
 
         def output(state: State, env: Environment) -> None:
-            state += format(value(state, env), spec)
+            state += format(value(state, env), "")
 
         return output
 
     def step_gen(self, item: Any) -> Step:
         name, kind, *options = item.children
         made = self.type(kind) if kind is not None else None
-        values = self.options(options)
+        values = self.options(options, GEN_NAMES, "gen")
         if name is not None:
             self.source.bound.add(str(name))
+        if "grammar" in values or "constraint" in values:
+            self.source.binds_captures = True  # by names that the grammar has
 
         def generate(state: State, env: Environment) -> None:
             given = {key: value(state, env) for key, value in values.items()}
@@ -85,7 +105,7 @@ class _Builder(ValueBuilder):
 
     def step_select(self, item: Any) -> Step:
         name, choices, *options = item.children
-        value, values = self.value(choices), self.options(options)
+        value, values = self.value(choices), self.options(options, ("scorer",), "select")
         self.source.bound.add(str(name))
 
         def choose(state: State, env: Environment) -> None:
@@ -99,7 +119,7 @@ class _Builder(ValueBuilder):
         """Errors of a wrong option, shown at its place in the template."""
         try:
             return make()
-        except (ParameterError, TypeError) as error:
+        except (ParameterError, ConstraintError, TypeError) as error:
             raise self.source.error(str(error), item.meta.start_pos) from error
 
     def step_role(self, item: Any) -> Step:
@@ -151,10 +171,19 @@ class _Builder(ValueBuilder):
         steps = self._scoped(str(name), body)
 
         def loop(state: State, env: Environment) -> None:
-            for each in value(state, env):
+            for each in self._listed(value(state, env), item):
                 _run(steps, state, Environment({str(name): each}, env))
 
         return loop
+
+    def _listed(self, found: Any, item: Any) -> list[Any]:
+        """What a loop or a fork goes through."""
+        if not isinstance(found, Iterable):
+            raise self.source.error(
+                f"it goes through a list, got {shortened(found)}; give a list, or write [x]",
+                item.meta.start_pos,
+            )
+        return list(found)
 
     def _scoped(self, name: str, body: Any) -> tuple[Step, ...]:
         fresh = name not in self.source.bound
@@ -172,7 +201,16 @@ class _Builder(ValueBuilder):
 
         def fork(state: State, env: Environment) -> None:
             found = value(state, env)
-            each = list(found) if name else [None] * int(found)
+            if name:
+                each = self._listed(found, item)
+            elif isinstance(found, int) or str(found).isdecimal():
+                each = [None] * int(found)
+            else:
+                raise self.source.error(
+                    f"a fork takes a number, got {shortened(found)}; for a branch an item write "
+                    "{% fork x in list %}",
+                    item.meta.start_pos,
+                )
             group = state.fork(len(each))
             for branch, one in zip(group, each, strict=True):
                 _run(steps, branch, Environment({name: one} if name else {}, env))
@@ -214,6 +252,9 @@ class _Builder(ValueBuilder):
         for name, default in inner.parameters.items():
             if name not in source.bound:
                 source.parameters.setdefault(name, default)
+                if default is inspect.Parameter.empty:
+                    source.used.setdefault(name, item.meta.start_pos)
+        source.bound |= inner.bound
 
         def include(state: State, env: Environment) -> None:
             _run(inner.steps, state, env)
@@ -227,14 +268,25 @@ class _Builder(ValueBuilder):
             declared[str(name)] = (
                 inspect.Parameter.empty if default is None else self._fixed(default)
             )
-        self.source.parameters = {**declared, **self.source.parameters}
+        known = self.source.parameters
+        for name, default in declared.items():
+            if default is inspect.Parameter.empty and known.get(name) is UNDEFINED:
+                declared[name] = UNDEFINED
+        self.source.declared = {*(self.source.declared or ()), *declared}
+        self.source.parameters = {
+            **declared,
+            **{k: v for k, v in known.items() if k not in declared},
+        }
         return lambda state, env: None
 
     def _fixed(self, expression: Any) -> Any:
         """A default: an expression without names."""
         names = [node for node in expression.iter_subtrees() if node.data == "name"]
         if names:
-            raise self.source.error("a default cannot use names", names[0].meta.start_pos)
+            raise self.source.error(
+                "a default cannot use names; write a string in quotes, a number or a list",
+                names[0].meta.start_pos,
+            )
         return self.value(expression)(None, Environment({}))  # type: ignore[arg-type]
 
 

@@ -1,0 +1,98 @@
+"""A template's text and names: what its errors show, and what it takes for arguments."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from radixlang.errors import TemplateError
+from radixlang.suggestions import suggestion
+
+_EMPTY = inspect.Parameter.empty
+
+
+class Undefined:
+    """What an optional argument is that was not given."""
+
+    def __repr__(self) -> str:
+        return "<not given>"
+
+
+UNDEFINED = Undefined()
+
+
+class Environment:
+    """Names of a template while it runs: arguments, loop variables, `set`."""
+
+    def __init__(self, arguments: dict[str, Any], outer: Environment | None = None) -> None:
+        self.names = arguments
+        self.outer = outer
+
+    def find(self, name: str) -> Any:
+        """The value, innermost first; UNDEFINED if there is none."""
+        scope: Environment | None = self
+        while scope is not None:
+            if name in scope.names:
+                return scope.names[name]
+            scope = scope.outer
+        return UNDEFINED
+
+
+@dataclass
+class Source:
+    """A template's text, and what its errors and includes need.
+
+    Includes are looked up in `folder`, that of the file, and have to lie below `root`, that of the
+    template which was asked for.
+    """
+
+    text: str
+    file: str
+    folder: Path | None
+    root: Path | None
+    including: tuple[str, ...]
+    lonely: tuple[set[int], set[int]]
+    parse: Callable[..., Any]
+    read: Callable[[Path], str]
+    parameters: dict[str, Any] = field(default_factory=dict)
+    bound: set[str] = field(default_factory=set)
+    declared: set[str] | None = None
+    binds_captures: bool = False
+    used: dict[str, int] = field(default_factory=dict)
+
+    def error(self, message: str, position: int) -> TemplateError:
+        """An error at a place of the text, with the line and a caret."""
+        start = self.text.rfind("\n", 0, position) + 1
+        end = self.text.find("\n", position)
+        line = self.text[start : len(self.text) if end < 0 else end]
+        number, column = self.text.count("\n", 0, position) + 1, position - start + 1
+        caret = re.sub(r"[^\t]", " ", line[: column - 1]) + "^"
+        place = f"{self.file}:{number}:{column}"
+        error = TemplateError(f"{place}: {message}\n  {line}\n  {caret}")
+        error.location = place
+        return error
+
+    def use(self, name: str, position: int, *, optional: bool = False) -> None:
+        """A name is read: unless the template binds it, it is an argument.
+
+        `optional`: where it is asked whether it was given, it need not be.
+        """
+        if name in self.bound:
+            return
+        self.used.setdefault(name, position)
+        if optional and self.parameters.get(name, _EMPTY) is _EMPTY:
+            self.parameters[name] = UNDEFINED
+        self.parameters.setdefault(name, _EMPTY)
+
+    def check_declared(self) -> None:
+        """Raise a TemplateError for a name that `{% args %}` does not have, where there is one."""
+        known = [*(self.declared or ()), *sorted(self.bound)]
+        for name, position in self.used.items():
+            if self.declared is not None and name not in known and not self.binds_captures:
+                hint = suggestion(name, known)
+                raise self.error(f"{{% args %}} has no {name!r}, and nothing here binds it; {hint}",
+                                 position)  # fmt: skip
