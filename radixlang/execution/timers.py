@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable
 
+log = logging.getLogger("radixlang")
 _IDLE_S = 2.0  # the deadline thread goes away after this long without anything to watch
 
 
@@ -36,16 +38,22 @@ class DeadlineWatch:
         with self._lock:
             heapq.heappush(self._heap, (time.monotonic() + seconds, next(self._order), entry))
             if not self._running:
-                self._running = True
-                threading.Thread(
-                    target=self._watch, name="radixlang-deadlines", daemon=True
-                ).start()
+                self._start()
             self._changed.notify()
 
         def cancel() -> None:
             entry[0] = None
 
         return cancel
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._watch, name="radixlang-deadlines", daemon=True)
+        self._running = True
+        try:
+            thread.start()
+        except BaseException:  # an interrupt: whether it runs is not known, and two do no harm
+            self._running = False
+            raise
 
     def _watch(self) -> None:
         while True:
@@ -56,7 +64,7 @@ class DeadlineWatch:
                     self._running = False
                     return
             if call is not None:
-                call()
+                _call_safely(call)
 
     def _next_due(self) -> Callable[[], None] | None:
         while self._heap:
@@ -69,6 +77,14 @@ class DeadlineWatch:
             if entry[0] is not None:
                 return entry[0]
         return None
+
+
+def _call_safely(call: Callable[[], None]) -> None:
+    """One call that fails must not end the thread that all others wait for."""
+    try:
+        call()
+    except BaseException:
+        log.exception("a timed call failed")
 
 
 deadlines = DeadlineWatch()

@@ -184,7 +184,7 @@ class FakeBranch:
             if error is not None:
                 raise error
             future.set_result(self.backend.score_options(self.namespace, self.settle(), options))
-        except Exception as failure:
+        except BaseException as failure:  # a script is a user's function
             self.error = failure
             _fail(future, failure)
 
@@ -197,7 +197,7 @@ class FakeBranch:
             return
         try:
             plan = self.backend.answer(self.namespace, self.settle(), params, constraint)
-        except Exception as failure:
+        except BaseException as failure:  # a script is a user's function
             self.error = failure
             generation.fail(failure)
             return

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from radixlang.errors import RuntimeClosedError
 from radixlang.process_owner import ProcessOwner
 
+log = logging.getLogger("radixlang")
 _IDLE_S = 0.5
 
 
@@ -27,6 +30,7 @@ class Worker:
         self._order = itertools.count()
         self._alive = False
         self._idle = False
+        self._turn: object = None  # of the thread that runs
         self._closed = False
 
     def check_open(self) -> None:
@@ -49,18 +53,30 @@ class Worker:
             else:
                 heapq.heappush(self._later, (due, next(self._order), work))
             if not self._alive:
-                self._alive = True
-                threading.Thread(target=self._loop, name="radixlang-fake", daemon=True).start()
+                self._start()
             if self._idle:
                 self._changed.notify()
 
-    def _loop(self) -> None:
-        while (work := self._next()) is not None:
-            work()
+    def _start(self) -> None:
+        self._turn = turn = object()
+        loop = partial(self._loop, turn)
+        self._alive = True
+        try:
+            threading.Thread(target=loop, name="radixlang-fake", daemon=True).start()
+        except BaseException:  # an interrupt: if it runs all the same, the next one replaces it
+            self._alive = False
+            raise
 
-    def _next(self) -> Callable[[], None] | None:
+    def _loop(self, turn: object) -> None:
+        while (work := self._next(turn)) is not None:
+            try:
+                work()
+            except BaseException:
+                log.exception("the fake backend failed")
+
+    def _next(self, turn: object) -> Callable[[], None] | None:
         with self.lock:
-            while True:
+            while self._turn is turn:
                 if self._later and self._later[0][0] <= time.monotonic():
                     return heapq.heappop(self._later)[2]
                 if self._now:
@@ -72,3 +88,4 @@ class Worker:
                 if not woken and not self._later and not self._now:
                     self._alive = False
                     return None
+            return None

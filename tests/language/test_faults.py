@@ -16,6 +16,7 @@ from radixlang.errors import (
     RequestError,
     StateClosedError,
 )
+from radixlang.execution.timers import deadlines
 from radixlang.protocol import Message
 from radixlang.state.state import State
 
@@ -372,3 +373,73 @@ def test_a_program_that_raises_frees_everything(fake: Make) -> None:
         program(runtime=backend)
     backend.drain()
     assert backend.num_live_branches == 0
+
+
+# -- what is no Exception -------------------------------------------------------------------
+
+
+class Exits:
+    """A value whose formatting ends the program."""
+
+    def __format__(self, spec: str) -> str:
+        raise SystemExit(3)
+
+
+def exits(*_: Any) -> Any:
+    raise SystemExit(3)
+
+
+@function
+def exits_in_its_function(s: State, q: str) -> None:
+    s += q + gen("x")
+    if s["x"] == "1":
+        raise SystemExit(3)
+
+
+@function
+def exits_in_its_scorer(s: State, q: str) -> None:
+    s += q + select("x", ["a", "b"], scorer=exits if q == "1" else "likelihood")
+
+
+@function
+def exits_in_its_reducer(s: State, q: str) -> None:
+    group = s.fork(2)
+    group += gen("y")
+    s["x"] = list(s.join(group, "y", reduce=exits if q == "1" else sorted))
+
+
+@function
+def exits_in_its_formatting(s: State, q: str) -> None:
+    s += q
+    s += f"{Exits()}" if q == "1" else "fine"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [exits_in_its_function, exits_in_its_scorer, exits_in_its_reducer, exits_in_its_formatting],
+)
+def test_a_row_that_exits_ends_alone(fake: Make, program: Any) -> None:
+    rows = [{"q": str(index)} for index in range(4)]
+    results = program.run_batch(rows, runtime=fake(lambda p, q: p))
+    assert [result.error is not None for result in results] == [False, True, False, False]
+    assert "SystemExit: 3" in str(results[1].error)
+
+
+def test_a_script_that_exits_fails_its_generation_and_the_fake_goes_on(fake: Make) -> None:
+    backend = fake(lambda prompt, params: exits() if prompt == "1" else "fine")
+    results = exits_in_its_function.run_batch([{"q": "0"}, {"q": "1"}], runtime=backend)
+    assert results[0].error is None
+    error = results[1].error
+    assert error is not None
+    assert isinstance(error.__cause__, SystemExit)
+    assert exits_in_its_function(q="2", runtime=backend)["x"] == "fine"
+
+
+def test_a_timed_call_that_fails_keeps_no_other_from_being_called(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    called = threading.Event()
+    deadlines.after(0.0, exits)
+    deadlines.after(0.01, called.set)
+    assert called.wait(20)
+    assert "a timed call failed" in caplog.text
