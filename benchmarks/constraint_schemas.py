@@ -73,15 +73,31 @@ def suite(formats: Formats) -> Verdicts:
     return verdicts
 
 
-def mask_bench(strict: bool) -> Verdicts:
-    """The MaskBench sample, one case a schema: all of its texts must be judged right."""
+def mask_bench(strict: bool, source: Path = MASKBENCH) -> Verdicts:
+    """MaskBench, one case a schema: all of its texts must be judged right.
+
+    Args:
+        strict: refuse what cannot be enforced.
+        source: the sample, or a file or folder as `mask_bench_cases` reads them.
+    """
     verdicts, compiler = Verdicts(), _compiler()
-    with gzip.open(MASKBENCH, "rt", encoding="utf-8") as file:
-        for line in file:
-            case = json.loads(line)
-            judged = list(_judge(compiler, case["schema"], case["tests"], strict, "assert"))
-            _count(verdicts, case["name"], judged)
+    for case in mask_bench_cases(source):
+        judged = list(_judge(compiler, case["schema"], case["tests"], strict, "assert"))
+        _count(verdicts, case["name"], judged)
     return verdicts
+
+
+def mask_bench_cases(source: Path) -> Iterator[dict[str, Any]]:
+    """Cases of a file of JSON lines, packed or not, or of a folder with one JSON file a case, which
+    is how MaskBench itself keeps them."""
+    if source.is_dir():
+        for path in sorted(source.rglob("*.json")):
+            case = json.loads(path.read_text(encoding="utf-8"))
+            yield {"name": path.stem, "schema": case["schema"], "tests": case.get("tests", [])}
+        return
+    packed = source.suffix == ".gz"
+    with gzip.open(source, "rt", encoding="utf-8") if packed else source.open() as file:
+        yield from map(json.loads, file)
 
 
 def _compiler() -> ConstraintCompiler:

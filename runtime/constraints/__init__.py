@@ -7,6 +7,7 @@ __all__ = [
     "completion",
     "explain",
     "grammar",
+    "json_spelling",
     "lowering",
     "matcher",
     "regular_completion",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from radixlang.constraints.specs import Capture, Constraint, Match, Sequence
+from radixlang.constraints.specs import Capture, Constraint, JsonSchema, Match, Sequence
 from radixlang.errors import ConstraintError, UnsupportedConstraintError
+from radixlang.runtime.constraints.json_spelling import as_masks_write
 
 if TYPE_CHECKING:
     from radixlang.runtime.constraints.matcher import CompiledConstraint, Matcher
@@ -18,7 +20,17 @@ _CHUNK = 4096
 
 
 def explain_text(compiled: CompiledConstraint, text: str) -> Match:
-    """What a byte-level constraint says of a text."""
+    """What a byte-level constraint says of a text, however it spells its JSON."""
+    found = _explained(compiled, text)
+    if found.status == "rejected" and isinstance(compiled.spec, JsonSchema):
+        plain = as_masks_write(text, compiled.spec.schema)
+        again = _explained(compiled, plain) if plain != text else found
+        if again.status != "rejected":
+            return replace(again, position=len(text))
+    return found
+
+
+def _explained(compiled: CompiledConstraint, text: str) -> Match:
     matcher = compiled.matcher()
     data = text.encode("utf-8", "surrogatepass")
     taken = consume_longest(matcher, data)

@@ -1,57 +1,174 @@
-"""Formats: what the engine asserts, what a pattern or a range says as well, and the rest."""
+"""Formats: what the engine asserts, what a pattern or a range says as well, and the rest.
+
+One entry a format. `match` and the masks say the same of it; `strict=False` names an unknown one.
+"""
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import llguidance
+
+from radixlang.constraints import text_patterns
+from radixlang.errors import ConstraintError, UnsupportedConstraintError
+from radixlang.runtime.constraints.grammar.ecma_regex import read_ecma
+from radixlang.runtime.constraints.schema.patterns import engine_regex, engine_regexes
 from radixlang.runtime.constraints.schema.reading import Place
+from radixlang.runtime.constraints.schema.search import byte_vocabulary, occurs
 
 if TYPE_CHECKING:
     from radixlang.runtime.constraints.schema.rewriting import Rewriter
 
-NATIVE = frozenset([
-    "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
-])  # fmt: skip
 
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What a format says.
+
+    Args:
+        pattern: of strings, None where it is the engine's own or says nothing of them.
+        is_native: the engine asserts it.
+        bounds: of numbers, by keyword.
+    """
+
+    pattern: str | None = None
+    is_native: bool = False
+    bounds: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def says_nothing_of_strings(self) -> bool:
+        return self.pattern is None and not self.is_native
+
+
+def _of(body: str) -> Format:
+    return Format(f"^(?:{body})$")
+
+
+_TIME = (  # RFC 3339 without leap seconds, which no clock of Python's takes
+    r"(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
+)
 _POINTER = "(?:/(?:[^/~]|~0|~1)*)*"
-_CHAR = "(?:[A-Za-z0-9\\-._~!$&'()*+,;=:@]|%[0-9A-Fa-f]{2})"
-PATTERNS = {
-    "json-pointer": f"^{_POINTER}$",
-    "relative-json-pointer": f"^(?:0|[1-9][0-9]*)(?:#|{_POINTER})$",
-    # RFC 3986, section 4.1, without IP literals
-    "uri-reference": (
-        f"^(?:[A-Za-z][A-Za-z0-9+\\-.]*:)?(?://{_CHAR}*)?(?:/|{_CHAR}|%[0-9A-Fa-f]{{2}})*"
-        f"(?:\\?(?:{_CHAR}|[/?])*)?(?:#(?:{_CHAR}|[/?])*)?$"
-    ),
-    "byte": "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
-}
-RANGES = {
-    "int32": {"minimum": -(2**31), "maximum": 2**31 - 1},
-    # eighteen digits: the engine's ranges end before 64 bits do
-    "int64": {"minimum": -(10**18) + 1, "maximum": 10**18 - 1},
-}
-SAYS_NOTHING = frozenset(["float", "double", "decimal", "password", "textarea", "text", "binary"])
+_UCS = "\u00a0-\ud7ff\uf900-\ufdcf\ufdf0-\uffef"  # of RFC 3987, in the plane that all read alike
+_LITERAL = rf"[!#$&()*+,\-./0-9:;=?@A-Z\[\]_a-z~{_UCS}]|%[\dA-Fa-f]{{2}}"
+_NAME = r"(?:[A-Za-z0-9_]|%[\dA-Fa-f]{2})(?:\.?(?:[A-Za-z0-9_]|%[\dA-Fa-f]{2}))*"
+_VARIABLE = rf"{_NAME}(?:\*|:[1-9]\d{{0,2}})?"
 
 
-def rewrite_format(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> dict[str, Any]:
-    """Keywords that assert a format.
+def _references(more: str = "") -> tuple[str, str]:
+    """Absolute and any references of RFC 3986, without IP literals; `more` are characters that
+    RFC 3987 adds."""
+    free = rf"[A-Za-z0-9\-._~!$&'()*+,;={more}]|%[0-9A-Fa-f]{{2}}"
+    char, first = f"(?:{free}|[:@])", f"(?:{free}|@)"
+    rest = f"(?:/{char}*)*"
+    authority = rf"//(?:(?:{free}|:)*@)?(?:{free})*(?::\d*)?{rest}"
+    rooted = f"/(?:{char}+{rest})?"
+    tail = rf"(?:\?(?:{char}|[/?])*)?(?:#(?:{char}|[/?])*)?"
+    scheme = r"[A-Za-z][A-Za-z0-9+\-.]*:"
+    absolute = f"{scheme}(?:{authority}|{rooted}|{char}+{rest})?{tail}"
+    relative = f"(?:{authority}|{rooted}|{first}+{rest})?{tail}"
+    return absolute, f"(?:{absolute}|{relative})"
+
+
+_IRI, _IRI_REFERENCE = _references(_UCS)
+_INT32 = (("minimum", -(2**31)), ("maximum", 2**31 - 1))
+_INT64 = (("minimum", -(10**18) + 1), ("maximum", 10**18 - 1))  # the engine's ranges end there
+
+FORMATS: dict[str, Format] = {
+    **dict.fromkeys(
+        ("duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"), Format(is_native=True)),
+    **dict.fromkeys(
+        ("float", "double", "decimal", "password", "textarea", "text", "binary", "path",
+         "json-string"), Format()),
+    "date": _of(text_patterns.DATE),
+    "time": _of(_TIME),
+    "date-time": _of(f"{text_patterns.DATE}[Tt]{_TIME}"),
+    "json-pointer": _of(_POINTER),
+    "relative-json-pointer": _of(rf"(?:0|[1-9]\d*)(?:#|{_POINTER})"),
+    "uri-reference": _of(_references()[1]),
+    "iri": _of(_IRI),
+    "iri-reference": _of(_IRI_REFERENCE),
+    "uri-template": _of(rf"(?:{_LITERAL}|\{{[+#./;?&]?{_VARIABLE}(?:,{_VARIABLE})*\}})*"),
+    "byte": _of(text_patterns.BASE64),
+    "base64": _of(text_patterns.BASE64),
+    "base64url": _of(text_patterns.BASE64URL),
+    **{f"uuid{n}": _of(text_patterns.uuid_version(n)) for n in range(1, 9)},
+    "int32": Format(bounds=_INT32),
+    "int64": Format(bounds=_INT64),
+}  # fmt: skip
+
+
+def rewrite_format(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+    """Add keywords that assert a format; returns schemas that must hold as well.
 
     Raises:
         RefusedKeywordError: a format that is not known.
     """
     name = place.schema["format"]
-    types = rewriter.knowledge.types(place)
-    if name in SAYS_NOTHING or (name in RANGES and not types & {"integer", "fraction"}):
-        return {}
-    if name in RANGES:
-        return _narrowed(RANGES[name], out)
-    if "string" not in types:
-        return {}
-    if name in NATIVE:
-        return {"format": name}
-    if name in PATTERNS and "pattern" not in out:
-        return {"pattern": PATTERNS[name]}
-    raise rewriter.refuse(place, "format", f"the format {name!r} is not known here")
+    found, types = FORMATS.get(name), rewriter.knowledge.types(place)
+    if found is None:
+        if "string" in types:
+            raise rewriter.refuse(place, "format", f"the format {name!r} is not known here")
+        return []
+    if types & {"integer", "fraction"}:
+        out |= _narrowed(dict(found.bounds), out)
+    if "string" not in types or found.says_nothing_of_strings:
+        return []
+    if found.pattern is None:
+        out["format"] = name
+        return []
+    return [{"pattern": regex} for regex in engine_regexes(found.pattern)]
+
+
+def negated_format(name: str) -> dict[str, Any] | None:
+    """Strings that are not of a format; None where there are none, or where a format of numbers
+    says nothing of strings.
+
+    Raises:
+        UnsupportedConstraintError: masks cannot say it.
+    """
+    found = FORMATS.get(name)
+    if found is None or found.is_native or found.bounds:
+        raise UnsupportedConstraintError(f"texts that are not of the format {name!r}")
+    if found.pattern is None:
+        return None
+    return {"type": "string", "pattern": engine_regex(found.pattern, complement=True)}
+
+
+def conforms(name: str, value: Any) -> bool:
+    """Whether a value is of a format; true for a format that is not known."""
+    found = FORMATS.get(name, Format())
+    if isinstance(value, str):
+        if name == "regex":
+            return _is_regex(value)
+        if found.is_native:
+            return _is_native(name, value)
+        return found.pattern is None or occurs(found.pattern, value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        bounds = dict(found.bounds)
+        return bounds.get("minimum", value) <= value <= bounds.get("maximum", value)
+    return True
+
+
+def _is_regex(text: str) -> bool:
+    try:
+        read_ecma(text)
+    except ConstraintError:
+        return False
+    return True
+
+
+def _is_native(name: str, text: str) -> bool:
+    engine, data = _native(name).deep_copy(), json.dumps(text, ensure_ascii=False)
+    bytes_of = list(data.encode("utf-8", "surrogatepass"))
+    return engine.try_consume_tokens(bytes_of) == len(bytes_of) and engine.is_accepting()
+
+
+@lru_cache(maxsize=16)
+def _native(name: str) -> llguidance.LLMatcher:
+    schema = {"type": "string", "format": name}
+    return byte_vocabulary().matcher(json.dumps({"grammars": [{"json_schema": schema}]}))
 
 
 def _narrowed(bounds: dict[str, int], out: dict[str, Any]) -> dict[str, Any]:

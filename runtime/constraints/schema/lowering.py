@@ -101,7 +101,9 @@ def _lower(
             if message:
                 raise _blame(rewriter, message)
             ignored = tuple(sorted(f"#{p}" for p in skipped))
-            return LoweredSchema(body, ignored, check=_check(document) if skipped else None)
+            return LoweredSchema(
+                body, ignored, check=_check(document, options) if skipped else None
+            )
         except RefusedKeywordError as error:
             if not rewriter.skip(error):
                 raise UnsupportedConstraintError(
@@ -109,8 +111,8 @@ def _lower(
                 ) from None
 
 
-def _check(document: Document) -> Callable[[str], None]:
-    check = checker(document)
+def _check(document: Document, options: _Options) -> Callable[[str], None]:
+    check = checker(document, asserts_formats=options.asserts_formats)
 
     def check_text(text: str) -> None:
         try:

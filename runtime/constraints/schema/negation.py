@@ -16,6 +16,7 @@ from radixlang.runtime.constraints.grammar.pattern import (
     chars,
     negate,
 )
+from radixlang.runtime.constraints.schema.formats import negated_format
 from radixlang.runtime.constraints.schema.patterns import engine_regex, written
 from radixlang.runtime.constraints.schema.reading import ALL_TYPES, Place
 from radixlang.runtime.constraints.schema.types import (
@@ -64,7 +65,7 @@ class Negation:
             "minimum": self._bound, "maximum": self._bound, "exclusiveMinimum": self._bound,
             "exclusiveMaximum": self._bound, "minLength": self._count, "maxLength": self._count,
             "minItems": self._count, "maxItems": self._count, "minProperties": self._count,
-            "maxProperties": self._count, "pattern": self._pattern,
+            "maxProperties": self._count, "pattern": self._pattern, "format": self._format,
         }  # fmt: skip
 
     def of(self, place: Place, types: frozenset[str]) -> list[Any]:
@@ -249,6 +250,14 @@ class Negation:
                 "type": "string",
                 "pattern": engine_regex(place.schema["pattern"], complement=True),
             }
+
+    def _format(self, place: Place, types: frozenset[str]) -> Iterator[Any]:
+        if not self.rewriter.asserts_formats:
+            return
+        with self.rewriter.naming(place, "format"):
+            found = negated_format(place.schema["format"])
+        if found is not None:
+            yield found
 
     def _count(self, place: Place, types: frozenset[str]) -> Iterator[Any]:
         for keyword in ("Length", "Items", "Properties"):

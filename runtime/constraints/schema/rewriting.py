@@ -17,7 +17,7 @@ from radixlang.runtime.constraints.schema.negation import Negation
 from radixlang.runtime.constraints.schema.patterns import engine_regex, engine_regexes
 from radixlang.runtime.constraints.schema.reading import ALL_TYPES, Document, Place
 from radixlang.runtime.constraints.schema.sequences import says_items, unique_sequences
-from radixlang.runtime.constraints.schema.types import Knowledge
+from radixlang.runtime.constraints.schema.types import Knowledge, declared_types
 from radixlang.runtime.constraints.schema.unevaluated import Cases
 
 MAX_NODES = 60_000
@@ -25,6 +25,7 @@ MAX_ENUM_CHARS = 1_000_000
 MAX_DIVISOR = 100_000
 MAX_PROPERTY_PAIRS = 6_000_000  # the engine takes 0.1 us for each, and cannot be stopped
 MAX_IGNORED = 200
+MAX_INTEGER = 10**18 - 1  # the engine's ranges end before 64 bits do
 
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _PLAIN = ("type", "required", "multipleOf")
@@ -98,7 +99,9 @@ class Rewriter:
         if "$ref" in place.schema and self.document.ignores_siblings:
             return self.reference(place)
         base = self.base(place)
-        extra = [*self._patterns(place, base), *(e for rule in self.rules() for e in rule(place))]
+        extra = [*self._texts(place, base), *(e for rule in self.rules() for e in rule(place))]
+        if declared_types(place) & {"integer", "fraction"} == {"integer"}:
+            _bound_digits(base)
         if not extra:
             return base
         return (
@@ -145,18 +148,21 @@ class Rewriter:
         self._values(place, out)
         self._objects(place, out)
         self._arrays(place, out)
-        if self.asserts_formats and self.wants(place, "format"):
-            out.update(rewrite_format(self, place, out))
         return out
 
-    def _patterns(self, place: Place, out: dict[str, Any]) -> list[Any]:
-        """The pattern of a string; where it needs several of the engine's, the others."""
-        if not self.wants(place, "pattern"):
-            return []
-        with self.naming(place, "pattern"):
-            first, *others = engine_regexes(place.schema["pattern"])
-        out["pattern"] = first
-        return [{"pattern": regex} for regex in others]
+    def _texts(self, place: Place, out: dict[str, Any]) -> list[Any]:
+        """Pattern and format; of the patterns that must hold, the first is put into `out`."""
+        found: list[Any] = []
+        if self.wants(place, "pattern"):
+            with self.naming(place, "pattern"):
+                regexes = engine_regexes(place.schema["pattern"])
+            found += [{"pattern": regex} for regex in regexes]
+        if self.asserts_formats and self.wants(place, "format"):
+            with self.naming(place, "format"):
+                found += rewrite_format(self, place, out)
+        if found:
+            out |= found.pop(0)
+        return found
 
     def name_pattern(self, place: Place, keyword: str, source: str) -> str:
         """A pattern of names, as the engine takes it."""
@@ -170,6 +176,8 @@ class Rewriter:
             yield
         except InvalidConstraintError as error:
             raise InvalidConstraintError(f"#{place.pointer}/{keyword}: {error}") from None
+        except RefusedKeywordError:
+            raise
         except UnsupportedConstraintError as error:
             raise self.refuse(place, keyword, str(error)) from None
 
@@ -471,6 +479,17 @@ class Rewriter:
     def _cases(self, place: Place, keyword: str) -> list[Any]:
         with self.blaming(place, keyword):
             return [case for case in Cases(self, place, keyword).schemas() if case is not False]
+
+
+def _bound_digits(out: dict[str, Any]) -> None:
+    """Eighteen digits where a schema bounds them less: a model may write them without end."""
+    values = [out[k] for k in out if k.startswith(("minimum", "maximum", "exclusive"))]
+    if "const" in out or "enum" in out or any(abs(value) > MAX_INTEGER for value in values):
+        return
+    if not {"minimum", "exclusiveMinimum"} & out.keys():
+        out["minimum"] = -MAX_INTEGER
+    if not {"maximum", "exclusiveMaximum"} & out.keys():
+        out["maximum"] = MAX_INTEGER
 
 
 def _length_pattern(least: int, most: int | None) -> str:

@@ -35,12 +35,13 @@ def _matcher(pattern: str) -> llguidance.LLMatcher:
     whole = string_pattern(pattern)
     grammar = f"start: TEXT\nTEXT: {to_terminal(whole)}\n"
     top = json.dumps({"grammars": [{"name": "top", "lark_grammar": grammar}]})
-    matcher = _bytes().matcher(top)
+    matcher = byte_vocabulary().matcher(top)
     if matcher.is_error():
         raise UnsupportedConstraintError(f"the pattern {pattern!r:.80} is too complex")
     return matcher
 
 
 @lru_cache(maxsize=1)
-def _bytes() -> Vocabulary:
+def byte_vocabulary() -> Vocabulary:
+    """One token a byte."""
     return Vocabulary.of_bytes()

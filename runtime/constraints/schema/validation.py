@@ -1,6 +1,6 @@
 """A JSON value against a schema, after the fact: the guard for keywords that masks left out.
 
-Follows JSON Schema 2020-12, and draft 7 where the schema says so. Formats are annotations here.
+Follows JSON Schema 2020-12, and draft 7 where the schema says so.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from radixlang.errors import ConstraintError
+from radixlang.runtime.constraints.schema.formats import conforms
 from radixlang.runtime.constraints.schema.reading import Document, Place
 from radixlang.runtime.constraints.schema.search import occurs
 from radixlang.runtime.constraints.schema.types import declared_types, equal, type_of
@@ -31,10 +32,15 @@ class Evaluated:
 
 
 class Validator:
-    """Validates values against one document."""
+    """Validates values against one document.
 
-    def __init__(self, document: Document) -> None:
-        self.document = document
+    Args:
+        document: the schema read.
+        asserts_formats: whether `format` is more than a remark.
+    """
+
+    def __init__(self, document: Document, *, asserts_formats: bool = True) -> None:
+        self.document, self.asserts_formats = document, asserts_formats
 
     def first_error(self, value: Any) -> str | None:
         """The pointer of the first keyword that a value breaks, None for a valid one."""
@@ -74,6 +80,8 @@ class Validator:
             "not": lambda p, v, s: not self.is_valid(p.at("not"), v),
             "if": self._condition,
         }  # fmt: skip
+        if self.asserts_formats:
+            rules["format"] = lambda p, v, s: conforms(p.schema["format"], v)
         kind = type_of(value)
         if kind in _NUMBERS:
             rules |= _number_rules()
@@ -255,9 +263,9 @@ def _all_different(items: list[Any]) -> bool:
     return not any(equal(a, b) for i, a in enumerate(items) for b in items[:i])
 
 
-def checker(document: Document) -> Callable[[Any], None]:
+def checker(document: Document, *, asserts_formats: bool) -> Callable[[Any], None]:
     """A function that raises a ConstraintError for a value that the whole schema refuses."""
-    validator = Validator(document)
+    validator = Validator(document, asserts_formats=asserts_formats)
 
     def check(value: Any) -> None:
         try:
