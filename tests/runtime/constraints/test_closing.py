@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from radixlang.constraints.specs import Choices, Grammar, JsonSchema, Regex, match
 from radixlang.errors import IncompleteError
+from radixlang.runtime.constraints import completion
 from radixlang.runtime.constraints.matcher import byte_constraint
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time for a busy machine; what bounds these searches is their number of steps."""
+    monkeypatch.setattr(completion, "MAX_CLOSING_S", 30.0)
+
 
 SCHEMA = JsonSchema.of(
     {
