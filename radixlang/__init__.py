@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from radixlang.records.checkpoint import resume, take_checkpoint
     from radixlang.records.replay import save_replay, verify_replay
     from radixlang.records.result import Result
+    from radixlang.records.row_files import read_rows
     from radixlang.runtime.runtime import Runtime
     from radixlang.sampling_params import SamplingParams
     from radixlang.state.expressions import (
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "records.result": "Result",
+    "records.row_files": "read_rows",
     "execution.branch_run": "Choice",
     "records.checkpoint": "resume take_checkpoint",
     "program.compiled": "CompiledProgram",
@@ -191,6 +193,7 @@ __all__ = [
     "match",
     "mean_logprob",
     "on_run",
+    "read_rows",
     "resume",
     "retry",
     "role",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -29,6 +30,7 @@ from radixlang.runtime.requests.branch import BranchState, EngineBranch, next_na
 from radixlang.runtime.requests.prefill_request import prefill
 from radixlang.runtime.runtime_config import RuntimeConfig, RuntimeOptions
 from radixlang.runtime.scheduling.sequence import TokenIds
+from radixlang.runtime.text.chat_template import template_text
 from radixlang.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class Runtime:
         **options: Unpack[RuntimeOptions],
     ) -> None:
         self.config = config = RuntimeConfig.of(config, options)
+        template = None if config.chat_template is None else template_text(config.chat_template)
         if not isinstance(model, LoadedModel):
             model = load_model(
                 model,
@@ -66,6 +69,8 @@ class Runtime:
                 kv_dtype=config.kv_dtype,
                 context_length=config.context_length,
             )
+        if template is not None:
+            model = replace(model, tokenizer=model.tokenizer.with_chat_template(template))
         self._loaded = model
         self.num_token_ids = model.config.vocab_size
         self.core = build_engine(model, config)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, TypedDict
 
 from radixlang.errors import ParameterError
+from radixlang.runtime.cache.eviction import POLICIES
+from radixlang.runtime.scheduling.waiting_queue import ORDERS
 from radixlang.spellings import hint_for
+from radixlang.suggestions import suggestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,7 @@ class RuntimeConfig:
         max_pinned_tokens: cap on prebuilt prefixes; by default half of the pool.
         compaction: make hot paths contiguous now and then.
         debug: audit all invariants after every step.
+        chat_template: the text of a Jinja template, or a file with it, in place of the model's own.
 
     Raises:
         ParameterError: a value is out of range, or contradicts another.
@@ -60,6 +65,7 @@ class RuntimeConfig:
     max_pinned_tokens: int | None = None
     compaction: bool = True
     debug: bool = False
+    chat_template: str | Path | None = None
 
     def __post_init__(self) -> None:
         self.check()
@@ -82,9 +88,14 @@ class RuntimeConfig:
 
     def check(self) -> None:
         """Raise a ParameterError for what no model could be served with."""
-        for name in ("max_batch_tokens", "max_running"):
+        for name, known in (("eviction", POLICIES), ("order", ORDERS)):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or value < 1):
+            if value not in known:
+                hint = suggestion(str(value), known)
+                raise ParameterError(f"{name} {value!r} is unknown; {hint}")
+        for name in ("max_batch_tokens", "max_running", "context_length"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
                 raise ParameterError(f"{name} must be an integer of at least 1, got {value!r}")
         if not isinstance(self.page_size, int) or not 1 <= self.page_size <= 256:
             raise ParameterError(
@@ -130,3 +141,4 @@ class RuntimeOptions(TypedDict, total=False):
     max_pinned_tokens: int | None
     compaction: bool
     debug: bool
+    chat_template: str | Path | None

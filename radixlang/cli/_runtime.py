@@ -33,6 +33,8 @@ def _runtime(args: argparse.Namespace, options: dict[str, Any]) -> Any:
 
     if args.context is not None:
         options["context_length"] = args.context
+    if args.chat_template is not None:
+        options["chat_template"] = args.chat_template
     runtime = Runtime(args.model, device=args.device or "auto", **options)
     _say("")
     return runtime

@@ -26,7 +26,8 @@ def add_run(commands: Commands) -> None:
     )  # fmt: skip
     _program(parser)
     rows = parser.add_argument_group("many rows")
-    _take(rows, "--rows", "FILE", "JSON lines, each an object of arguments; - reads stdin")
+    _take(rows, "--rows", "FILE", "a .jsonl, .json, .csv, .tsv or .parquet file, or a folder of "
+          "datasets: a row an object of arguments; - reads JSON lines from stdin")  # fmt: skip
     _take(rows, "--out", "FILE", "append results here as JSON lines, as they come")
     shown = parser.add_argument_group("what is shown")
     _flag(shown, "--text", "print the whole prompt and its answers")
@@ -154,6 +155,7 @@ def _runtime(parser: argparse.ArgumentParser) -> Group:
           "to try a program without a model")  # fmt: skip
     _take(group, "--device", "NAME", "cpu, cuda, cuda:1; a GPU if there is one")
     _take(group, "--context", "N", "tokens of prompt and answer", type=int)
+    _take(group, "--chat-template", "FILE", "a Jinja file in place of the model's own template")
     return group
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import inspect
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -94,6 +95,30 @@ def settings(given: Sequence[str], program: Program) -> dict[str, Any]:
             raise ParameterError(f"--set takes NAME=VALUE, got {each!r}")
         found[name] = _value(text, _annotation(program, name))
     return found
+
+
+def typed_cells(row: dict[str, Any], program: Program, place: str) -> dict[str, Any]:
+    """A row of text cells as the program takes them.
+
+    A cell is text, or JSON where the argument is annotated as a number, a bool, a list or a dict,
+    or has such a default. An empty cell is left out where the argument has a default.
+    """
+    defaults = program.defaults
+    return {
+        name: _cell(text, name, program, place)
+        for name, text in row.items()
+        if text or defaults.get(name, inspect.Parameter.empty) is inspect.Parameter.empty
+    }
+
+
+def _cell(text: str, name: str, program: Program, place: str) -> Any:
+    kind = _annotation(program, name) or type(program.defaults.get(name)).__name__
+    if kind.partition("[")[0] not in ("int", "float", "bool", "list", "dict"):
+        return text
+    try:
+        return json.loads(text.lower() if kind == "bool" else text)
+    except ValueError as error:
+        raise ParameterError(f"{place}: {name} is of type {kind}, got {text!r}") from error
 
 
 def _annotation(program: Program, name: str) -> str:

@@ -6,16 +6,17 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from radixlang.cli._runtime import opened_runtime
 from radixlang.cli.last_run import keep, left_tree
 from radixlang.cli.programs import (
     load_program,
-    read_text,
     run_options,
     run_program,
     settings,
+    typed_cells,
 )
 from radixlang.cli.run_views import check_views, views_of_a_run, write_row_page
 from radixlang.constraints.typed_values import to_json
@@ -23,8 +24,9 @@ from radixlang.errors import ParameterError
 from radixlang.explain.savings import savings
 from radixlang.program.program import Program
 from radixlang.progress import row_bar
-from radixlang.records.json_text import dump_json, json_lines
+from radixlang.records.json_text import dump_json
 from radixlang.records.result import Result
+from radixlang.records.row_files import TABLE_FILES, parse_json_lines, read_rows
 from radixlang.state.state import State
 from radixlang.views.spans import printable
 
@@ -36,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out and not args.rows:
         raise ParameterError("--out goes with --rows; a single run prints to stdout")
     check_views(args)
-    rows = _read_rows(args.rows) if args.rows else None
+    rows = _read_rows(args.rows, program) if args.rows else None
     with opened_runtime(args) as runtime:
         for name in args.prefixes:
             from radixlang.cli.prefix import load
@@ -143,20 +145,10 @@ def _print_summary(args: argparse.Namespace, counts: dict[str, int], runtime: An
         print(savings(runtime), file=sys.stderr)
 
 
-def _read_rows(source: str) -> list[dict[str, Any]]:
-    lines = json_lines(sys.stdin.read() if source == "-" else read_text(source))
-    rows = []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            rows.append(_parsed(line, f"{source}:{number}"))
-    return rows
-
-
-def _parsed(line: str, place: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise ParameterError(f"{place}: not a line of JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise ParameterError(f"{place}: a row is an object of arguments, got {line:.60}")
-    return row
+def _read_rows(source: str, program: Program) -> list[dict[str, Any]]:
+    if source == "-":
+        return parse_json_lines(sys.stdin.read(), "-")
+    rows = read_rows(source)
+    if Path(source).suffix.lower() not in TABLE_FILES:
+        return rows
+    return [typed_cells(row, program, f"row {index} of {source}") for index, row in enumerate(rows)]

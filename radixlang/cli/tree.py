@@ -12,7 +12,7 @@ from radixlang.cli.programs import load_program, run_options, run_program, setti
 from radixlang.errors import ParameterError
 
 _OF_A_RUN = ("settings", "width", "seed", "temperature", "max_tokens", "timeout", "model",
-             "device", "context")  # fmt: skip
+             "device", "context", "chat_template")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:

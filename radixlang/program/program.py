@@ -71,6 +71,11 @@ class Program(Generic[P]):
         """Names of the arguments, the state excluded."""
         return tuple(self._parameters.defaults)
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Arguments and their defaults; `inspect.Parameter.empty` where there is none."""
+        return dict(self._parameters.defaults)
+
     def __get__(self, instance: object, owner: type | None = None) -> Self:
         """A method's program on an instance: its function takes `self`, then its state."""
         if instance is None or not self._parameters.owner:

@@ -12,6 +12,8 @@ __all__ = [
     "replay",
     "result",
     "result_file",
+    "row_files",
+    "rows",
     "typed_json",
     "workers",
 ]

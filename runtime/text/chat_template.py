@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NoReturn
 
 from radixlang.errors import ParameterError
@@ -121,6 +122,27 @@ class ChatTemplate:
         return text.split(_REPLY, 1)[1] or None if text is not None and _REPLY in text else None
 
 
+def template_text(given: str | Path) -> str:
+    """The Jinja text of a template that a user gave: the text itself, or a file with it.
+
+    Raises:
+        ParameterError: it is neither, or no valid Jinja.
+    """
+    is_text = isinstance(given, str) and ("{{" in given or "{%" in given)
+    if not is_text:
+        try:
+            text = Path(given).read_text("utf-8")
+        except (OSError, UnicodeDecodeError, TypeError) as error:
+            raise ParameterError(
+                f"chat_template is the text of a Jinja template or a file with it, got {given!r}: "
+                f"{error}"
+            ) from error
+    else:
+        text = str(given)
+    _compile(text)
+    return text
+
+
 def _compile(source: str) -> Any:
     """The template in the environment that published templates are written for."""
     from jinja2 import TemplateSyntaxError
@@ -148,7 +170,7 @@ def _compile(source: str) -> Any:
         return environment.from_string(source)
     except TemplateSyntaxError as error:
         raise ParameterError(
-            f"the model's chat template is not valid Jinja, line {error.lineno}: {error.message}"
+            f"the chat template is not valid Jinja, line {error.lineno}: {error.message}"
         ) from error
 
 

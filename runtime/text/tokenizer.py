@@ -11,7 +11,7 @@ import codecs
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tokenizers import AddedToken
@@ -77,6 +77,11 @@ class Tokenizer:
     def chat_template(self) -> str | None:
         """The model's Jinja template, None for a model without one."""
         return self.config.chat_template
+
+    def with_chat_template(self, source: str) -> Tokenizer:
+        """The same tokenizer with another Jinja template."""
+        copy = type(self._backend).from_str(self._backend.to_str())
+        return Tokenizer(copy, replace(self.config, chat_template=source))
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text at the start of a prompt, BOS excluded."""

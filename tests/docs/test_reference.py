@@ -15,7 +15,7 @@ from radixlang.graph import lints
 from radixlang.program.program import RUN_NAMES
 from radixlang.records import batch
 from radixlang.state import groups
-from radixlang.state.expressions import _GEN_NAMES
+from radixlang.state.expressions import GEN_NAMES
 from radixlang.testing import fake_backend as testing
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -53,7 +53,7 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 def test_every_option_of_gen_and_run_is_in_the_reference() -> None:
     told = words("language.md")
-    assert [name for name in (*_GEN_NAMES, *RUN_NAMES) if name not in told] == []
+    assert [name for name in (*GEN_NAMES, *RUN_NAMES) if name not in told] == []
 
 
 @pytest.mark.parametrize("page", FUNCTIONS)

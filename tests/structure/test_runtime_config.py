@@ -34,6 +34,11 @@ def test_keywords_go_over_a_given_configuration() -> None:
     [
         ({"page_sizes": 4}, "unknown Runtime parameter 'page_sizes'; did you mean 'page_size'?"),
         ({"zzz": 4}, "unknown Runtime parameter 'zzz'; known: device, dtype"),
+        ({"model_path": "x"}, "unknown Runtime parameter 'model_path'; it is called 'model' here"),
+        ({"tensor_parallel_size": 2}, "a model runs on one device here"),
+        ({"eviction": "lur"}, "eviction 'lur' is unknown; did you mean 'lru'?"),
+        ({"order": "lifo"}, "order 'lifo' is unknown; "),
+        ({"context_length": "4k"}, "context_length must be an integer of at least 1, got '4k'"),
         ({"page_size": 0}, "page_size must be an integer from 1 to 256, got 0"),
         ({"max_running": True}, "max_running must be an integer of at least 1, got True"),
         ({"num_pages": 9, "kv_bytes": 9}, "as num_pages or as kv_bytes, not both"),
