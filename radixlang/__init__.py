@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         UnsupportedConstraintError,
         ValueParseError,
     )
-    from radixlang.execution.branch_run import Choice
+    from radixlang.execution.pieces import Choice
     from radixlang.explain.explanation import Explanation
     from radixlang.explain.savings import Savings, savings
     from radixlang.graph.nodes import Graph
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "records.result": "Result",
     "records.row_files": "read_rows",
-    "execution.branch_run": "Choice",
+    "execution.pieces": "Choice",
     "records.checkpoint": "resume take_checkpoint",
     "program.compiled": "CompiledProgram",
     "constraints.specs": "Capture Choices Grammar JsonSchema Match Regex Sequence Tool "

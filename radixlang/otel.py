@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from radixlang.errors import ParameterError
-from radixlang.execution.branch_run import Cell, TurnMark, piece_text
+from radixlang.execution.pieces import Cell, TurnMark, piece_text
 from radixlang.execution.run import Run
 from radixlang.protocol import Markup, Message
 from radixlang.state.listeners import Subscription, on_run

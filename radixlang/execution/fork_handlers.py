@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from radixlang.errors import JoinError
-from radixlang.execution.branch_run import Cell, Stream
+from radixlang.execution.branch_run import Stream
+from radixlang.execution.node_context import NodeContext
+from radixlang.execution.pieces import Cell
 from radixlang.execution.prompt_parts import branch_of, emit, resolve_parts
 from radixlang.graph.nodes import Adopt, Call, Fork, Join
 from radixlang.user_code import offload
 
-if TYPE_CHECKING:
-    from radixlang.execution.run import Run
 
-
-def handle_fork(run: Run, stream: Stream, node: Fork) -> bool:
+def handle_fork(run: NodeContext, stream: Stream, node: Fork) -> bool:
     """Branch the tree: one lease a child, nothing copied."""
     prefix = resolve_parts(run, stream, node.prefix)
     if prefix is None:
@@ -29,27 +28,27 @@ def handle_fork(run: Run, stream: Stream, node: Fork) -> bool:
     if prefix:
         hub.release()
     for child_id, branch in zip(node.children, branches, strict=True):
-        child = Stream(run.blocks[child_id], branch, stream)
+        child = Stream(run.loop.blocks[child_id], branch, stream)
         child.pieces.extend(prefix)
         if node.on_error == "collect":
             child.domain = child
-        run.add_stream(child)
+        run.loop.add_stream(child)
     run.hint(stream)
     return True
 
 
-def handle_join(run: Run, stream: Stream, node: Join) -> bool:
+def handle_join(run: NodeContext, stream: Stream, node: Join) -> bool:
     """Wait for the children, bind or append what they made, and free them."""
     if not _children_ready(run, stream, node):
         return False
     stream.join_at = 0
-    children = [run.streams[child] for child in node.children]
-    cell = run.cell(stream.block.id, node.slot, node.name)
+    children = [run.loop.streams[child] for child in node.children]
+    cell = run.loop.cell(stream.block.id, node.slot, node.name)
     values: Any = _join_values(run, node, children)
     if node.mode == "reduce":
         assert node.reducer is not None
         call = partial(node.reducer, values)
-        offload(call, lambda value, error: run.post(
+        offload(call, lambda value, error: run.loop.post(
             partial(_reduced, run, stream, node, cell, value, error)))  # fmt: skip
         return False
     if node.mode == "text":
@@ -60,32 +59,37 @@ def handle_join(run: Run, stream: Stream, node: Join) -> bool:
     return True
 
 
-def _end_join(run: Run, node: Join, cell: Cell, value: Any) -> None:
+def _end_join(run: NodeContext, node: Join, cell: Cell, value: Any) -> None:
     if node.close:
         for child in node.children:
-            below = run.streams[child]
+            below = run.loop.streams[child]
             below.ended = True
-            run.settle(below)
+            run.loop.settle(below)
     cell.name = node.name
     cell.resolve(value)
 
 
 def _reduced(
-    run: Run, stream: Stream, node: Join, cell: Cell, value: Any, error: BaseException | None
+    run: NodeContext,
+    stream: Stream,
+    node: Join,
+    cell: Cell,
+    value: Any,
+    error: BaseException | None,
 ) -> None:
     if stream.error is not None:
         return
     if error is not None:
-        run.fail(stream, node, error)
+        run.loop.fail(stream, node, error)
         return
     _end_join(run, node, cell, value)
-    run.step(stream)
+    run.loop.step(stream)
 
 
-def _children_ready(run: Run, stream: Stream, node: Join) -> bool:
+def _children_ready(run: NodeContext, stream: Stream, node: Join) -> bool:
     """Whether all children are done; otherwise the stream is woken by the first that is not."""
     while stream.join_at < len(node.children):
-        child = run.streams[node.children[stream.join_at]]
+        child = run.loop.streams[node.children[stream.join_at]]
         if not child.is_complete:
             if child.watchers is None:
                 child.watchers = []
@@ -95,7 +99,7 @@ def _children_ready(run: Run, stream: Stream, node: Join) -> bool:
     return True
 
 
-def _join_values(run: Run, node: Join, children: list[Stream]) -> list[Any]:
+def _join_values(run: NodeContext, node: Join, children: list[Stream]) -> list[Any]:
     errors = {index: child.error for index, child in enumerate(children) if child.error}
     if errors and node.missing == "raise":
         first = next(iter(errors.values()))
@@ -109,14 +113,14 @@ def _join_values(run: Run, node: Join, children: list[Stream]) -> list[Any]:
         return [None if child.error else child.own_text() for child in children]
     values = []
     for ref in node.refs:
-        cell = run.cell(ref.block, ref.slot) if ref is not None else None
+        cell = run.loop.cell(ref.block, ref.slot) if ref is not None else None
         values.append(cell.value if cell is not None and cell.error is None else None)
     return values
 
 
-def handle_adopt(run: Run, stream: Stream, node: Adopt) -> bool:
+def handle_adopt(run: NodeContext, stream: Stream, node: Adopt) -> bool:
     """Go on where the child ended: its branch becomes this one's."""
-    child = run.streams[node.child]
+    child = run.loop.streams[node.child]
     if child.error is not None:
         raise child.error
     if not child.is_complete:
@@ -132,14 +136,14 @@ def handle_adopt(run: Run, stream: Stream, node: Adopt) -> bool:
     return True
 
 
-def handle_call(run: Run, stream: Stream, node: Call) -> bool:
+def handle_call(run: NodeContext, stream: Stream, node: Call) -> bool:
     """Start a nested program on a branch of its own."""
-    block = run.blocks[node.child]
+    block = run.loop.blocks[node.child]
     if node.scope == "isolate":
         branch = run.backend.new_branch(namespace=run.options.namespace)
         child = Stream(block, branch)
         child.domain = stream.domain
     else:
         child = Stream(block, branch_of(stream).fork(1)[0], stream)
-    run.add_stream(child)
+    run.loop.add_stream(child)
     return True

@@ -1,6 +1,6 @@
 """What each node does on its stream. A handler returns False to wait; someone wakes the stream.
 
-All of this runs inside the run's actor: quick, never waiting, one at a time.
+All of this runs inside the run's mailbox: quick, never waiting, one at a time.
 """
 
 from __future__ import annotations
@@ -8,18 +8,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from radixlang.errors import BudgetError
-from radixlang.execution.branch_run import Cell, Rewritten, Stream, TurnMark
+from radixlang.execution.branch_run import Stream
 from radixlang.execution.fork_handlers import handle_adopt, handle_call, handle_fork, handle_join
+from radixlang.execution.node_context import NodeContext
 from radixlang.execution.option_scorers import (
     check_option_texts,
     choose,
     needs_unconditional,
     scores_of,
 )
-from radixlang.execution.prompt_parts import argument, branch_of, emit, resolve_parts
+from radixlang.execution.pieces import Cell, Rewritten, TurnMark
+from radixlang.execution.prompt_parts import argument, branch_of, emit, resolve_parts, write_held
 from radixlang.execution.split_characters import complete_character
 from radixlang.graph.nodes import (
     Adopt,
@@ -29,6 +31,7 @@ from radixlang.graph.nodes import (
     Fork,
     Gen,
     Join,
+    Node,
     Option,
     RoleBegin,
     RoleEnd,
@@ -39,13 +42,10 @@ from radixlang.protocol import Delta, Generation, Markup, OptionScore
 from radixlang.reply import Reply
 from radixlang.user_code import is_users_type, offload
 
-if TYPE_CHECKING:
-    from radixlang.execution.run import Run
-
 NEUTRAL_PROMPT = "\n"  # what "without the prompt" means to the unconditional scorer
 
 
-def handle_text(run: Run, stream: Stream, node: Text) -> bool:
+def handle_text(run: NodeContext, stream: Stream, node: Text) -> bool:
     """Extend the branch; wait for other branches' values first."""
     texts = resolve_parts(run, stream, node.parts)
     if texts is None:
@@ -56,7 +56,7 @@ def handle_text(run: Run, stream: Stream, node: Text) -> bool:
     return True
 
 
-def handle_role_begin(run: Run, stream: Stream, node: RoleBegin) -> bool:
+def handle_role_begin(run: NodeContext, stream: Stream, node: RoleBegin) -> bool:
     """Write the opening of a turn as the chat template has it."""
     nodes, after = stream.block.nodes, stream.pos + 1
     generates = not (after < len(nodes) and isinstance(nodes[after], Text))
@@ -70,7 +70,7 @@ def handle_role_begin(run: Run, stream: Stream, node: RoleBegin) -> bool:
     return True
 
 
-def handle_role_end(run: Run, stream: Stream, node: RoleEnd) -> bool:
+def handle_role_end(run: NodeContext, stream: Stream, node: RoleEnd) -> bool:
     """Write the closing of a turn, and before it a content that the template has its own form
     for."""
     held, stream.held = stream.held, None
@@ -84,7 +84,7 @@ def handle_role_end(run: Run, stream: Stream, node: RoleEnd) -> bool:
     return True
 
 
-def handle_gen(run: Run, stream: Stream, node: Gen) -> bool:
+def handle_gen(run: NodeContext, stream: Stream, node: Gen) -> bool:
     """Post a generation; the stream goes on, the branch runs it in its turn."""
     params = run.params_for(stream, node)
     granted = run.budget.reserve(stream, params.max_tokens)
@@ -93,7 +93,7 @@ def handle_gen(run: Run, stream: Stream, node: Gen) -> bool:
     clipped = granted < params.max_tokens
     if clipped:
         params = params.override(max_tokens=granted, min_tokens=min(granted, params.min_tokens))
-    cell = run.cell(stream.block.id, node.slot, node.name)
+    cell = run.loop.cell(stream.block.id, node.slot, node.name)
     cell.name, cell.seed, cell.posted_s = node.name, params.seed or 0, time.monotonic()
     cell.params = params
     generation = branch_of(stream).generate(params, run.constraint_for(node))
@@ -102,15 +102,15 @@ def handle_gen(run: Run, stream: Stream, node: Gen) -> bool:
     if cell.is_stopping:
         generation.stop()
     stream.pieces.append(cell)
-    run.begin(stream)
-    if run.streaming:
+    run.loop.begin(stream)
+    if run.is_followed:
         follow(run, cell, generation)
     done = partial(_generated, run, stream, node, cell, generation, granted, clipped)
-    generation.when_done(partial(run.post, done))
+    generation.when_done(partial(run.loop.post, done))
     return True
 
 
-def follow(run: Run, cell: Cell, generation: Generation) -> None:
+def follow(run: NodeContext, cell: Cell, generation: Generation) -> None:
     """Copy a generation's deltas to its cell and to the run's events as they come."""
     cell.deltas = []
 
@@ -118,19 +118,19 @@ def follow(run: Run, cell: Cell, generation: Generation) -> None:
         if delta is not None and cell.deltas is not None:
             cell.deltas.append(delta)
             run.events.append((cell, delta))
-            run.notify()
+            run.loop.readers.notify()
 
     generation.subscribe(reader)
 
 
 def _generated(
-    run: Run, stream: Stream, node: Gen, cell: Cell, generation: Generation, granted: int,
+    run: NodeContext, stream: Stream, node: Gen, cell: Cell, generation: Generation, granted: int,
     clipped: bool,
 ) -> None:  # fmt: skip
     error = generation.exception()
     used = 0 if error is not None else len(generation.result().token_ids)
     for waiting in run.budget.settle(granted, used):
-        run.ready(waiting)
+        run.loop.ready(waiting)
     cell.generation = None
     valued = partial(_valued, run, stream, node, cell, generation)
     if error is not None or cell.done:
@@ -151,7 +151,7 @@ def _generated(
 
 
 def _read_value(
-    run: Run, node: Gen, text: str, then: Callable[[Any, BaseException | None], None]
+    run: NodeContext, node: Gen, text: str, then: Callable[[Any, BaseException | None], None]
 ) -> None:
     """Hand on the value that a generated text means; a user's type is made on a user's thread."""
     output = node.output
@@ -159,7 +159,7 @@ def _read_value(
         then(text, None)
     elif is_users_type(output.kind):
         parse = partial(output.parse, text)
-        offload(parse, lambda value, error: run.post(partial(then, value, error)))
+        offload(parse, lambda value, error: run.loop.post(partial(then, value, error)))
     else:
         try:
             value = output.parse(text)
@@ -170,15 +170,15 @@ def _read_value(
 
 
 def _valued(
-    run: Run, stream: Stream, node: Gen, cell: Cell, generation: Generation, value: Any,
+    run: NodeContext, stream: Stream, node: Gen, cell: Cell, generation: Generation, value: Any,
     error: BaseException | None,
 ) -> None:  # fmt: skip
     if error is not None:
         cell.failure, cell.partial = error, _partial_text(cell, generation)
-        run.fail(stream, node, error)
+        run.loop.fail(stream, node, error)
     elif not cell.done:
         cell.resolve(value)
-    run.ended(stream)
+    run.loop.ended(stream)
 
 
 def _partial_text(cell: Cell, generation: Generation) -> str:
@@ -196,13 +196,13 @@ def forced_spans(generation: Generation) -> tuple[tuple[str, bool], ...]:
     return tuple((delta.text, delta.num_forced > 0) for delta in generation.deltas)
 
 
-def handle_select(run: Run, stream: Stream, node: Select) -> bool:
+def handle_select(run: NodeContext, stream: Stream, node: Select) -> bool:
     """Post the scoring of the options; the stream goes on when one is chosen."""
     options = _options(run, stream, node)
     if options is None:
         return False
     branch = branch_of(stream)
-    run.cell(stream.block.id, node.slot, node.name).posted_s = time.monotonic()
+    run.loop.cell(stream.block.id, node.slot, node.name).posted_s = time.monotonic()
     futures = [branch.score(options)]
     if needs_unconditional(node.scorer):
         neutral = run.backend.new_branch(namespace=run.options.namespace)
@@ -217,11 +217,11 @@ def handle_select(run: Run, stream: Stream, node: Select) -> bool:
             _scored(run, stream, node, options, futures)
 
     for future in futures:
-        future.when_done(partial(run.post, arrived))
+        future.when_done(partial(run.loop.post, arrived))
     return False
 
 
-def _options(run: Run, stream: Stream, node: Select) -> list[str] | None:
+def _options(run: NodeContext, stream: Stream, node: Select) -> list[str] | None:
     if isinstance(node.options, Arg):
         given = list(argument(run, node.options.name))
         check_option_texts(given)
@@ -235,7 +235,7 @@ def _options(run: Run, stream: Stream, node: Select) -> list[str] | None:
     return texts
 
 
-def _option_text(run: Run, stream: Stream, option: Option) -> str | None:
+def _option_text(run: NodeContext, stream: Stream, option: Option) -> str | None:
     if isinstance(option, str):
         return option
     parts = resolve_parts(run, stream, option)
@@ -243,7 +243,7 @@ def _option_text(run: Run, stream: Stream, option: Option) -> str | None:
 
 
 def _scored(
-    run: Run, stream: Stream, node: Select, options: list[str],
+    run: NodeContext, stream: Stream, node: Select, options: list[str],
     futures: list[Reply[list[OptionScore]]],
 ) -> None:  # fmt: skip
     error = next((found for future in futures if (found := future.exception()) is not None), None)
@@ -254,13 +254,13 @@ def _scored(
     call = partial(scores_of, node.scorer, details, *(future.result() for future in futures[1:]))
     chosen = partial(_chosen, run, stream, node, options, details)
     if callable(node.scorer):
-        offload(call, lambda value, error: run.post(partial(chosen, value, error)))
+        offload(call, lambda value, error: run.loop.post(partial(chosen, value, error)))
     else:
         chosen(call(), None)
 
 
 def _chosen(
-    run: Run, stream: Stream, node: Select, options: list[str], details: list[OptionScore],
+    run: NodeContext, stream: Stream, node: Select, options: list[str], details: list[OptionScore],
     scores: Any, error: BaseException | None,
 ) -> None:  # fmt: skip
     if stream.error is not None:
@@ -268,26 +268,26 @@ def _chosen(
     if error is not None:
         _fail_select(run, stream, node, error)
         return
-    cell = run.cell(stream.block.id, node.slot, node.name)
+    cell = run.loop.cell(stream.block.id, node.slot, node.name)
     cell.name = node.name
     cell.choice = choose(options, scores, details)
     branch_of(stream).extend(cell.choice.text)
     run.hint(stream)
     stream.pieces.append(cell)
-    if run.streaming:
+    if run.is_followed:
         delta = Delta(cell.choice.text)
         cell.deltas = [delta]
         run.events.append((cell, delta))
     cell.resolve(cell.choice.text)
-    run.step(stream)
+    run.loop.step(stream)
 
 
-def _fail_select(run: Run, stream: Stream, node: Select, error: BaseException) -> None:
-    run.cell(stream.block.id, node.slot, node.name).failure = error
-    run.fail(stream, node, error)
+def _fail_select(run: NodeContext, stream: Stream, node: Select, error: BaseException) -> None:
+    run.loop.cell(stream.block.id, node.slot, node.name).failure = error
+    run.loop.fail(stream, node, error)
 
 
-def handle_dynamic(run: Run, stream: Stream, node: Dynamic) -> bool:
+def handle_dynamic(run: NodeContext, stream: Stream, node: Dynamic) -> bool:
     """Only a mark in the graph."""
     return True
 
@@ -304,3 +304,12 @@ HANDLERS: dict[type, Callable[[Any, Stream, Any], bool]] = {
     Call: handle_call,
     Dynamic: handle_dynamic,
 }
+
+_KEEPS_HELD = (Text, RoleEnd, Join, Dynamic)  # nodes that need nothing of the branch but text
+
+
+def handle_node(run: NodeContext, stream: Stream, node: Node) -> bool:
+    """Do what a node does; False where its stream must wait."""
+    if stream.held is not None and not isinstance(node, _KEEPS_HELD):
+        write_held(stream)
+    return HANDLERS[type(node)](run, stream, node)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from radixlang.errors import ParameterError
-from radixlang.execution.branch_run import Choice
+from radixlang.execution.pieces import Choice
 from radixlang.protocol import OptionScore
 from radixlang.suggestions import suggestion
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from radixlang.errors import ParameterError
-from radixlang.execution.branch_run import Rewritten, Stream
+from radixlang.execution.branch_run import Stream
+from radixlang.execution.node_context import NodeContext
+from radixlang.execution.pieces import Rewritten
 from radixlang.graph.nodes import Arg, Part, Ref
 from radixlang.protocol import Branch
 from radixlang.user_code import is_users_value, offload
-
-if TYPE_CHECKING:
-    from radixlang.execution.run import Run
 
 Pairs = list[str | tuple[Any, str]]  # texts, and values with how they are to be formatted
 
@@ -39,13 +38,13 @@ def branch_of(stream: Stream) -> Branch:
     return stream.branch
 
 
-def resolve_parts(run: Run, stream: Stream, parts: tuple[Part, ...]) -> list[str] | None:
+def resolve_parts(run: NodeContext, stream: Stream, parts: tuple[Part, ...]) -> list[str] | None:
     """Parts as texts, or None after arranging to be woken when a missing value is there."""
     for part in parts:
         if isinstance(part, Ref):
-            cell = run.cell(part.block, part.slot, part.name)
+            cell = run.loop.cell(part.block, part.slot, part.name)
             if not cell.done:
-                cell.on_done(run.wake_by(stream))
+                cell.on_done(run.loop.wake_by(stream))
                 return None
             if cell.error is not None:
                 raise cell.error
@@ -55,7 +54,9 @@ def resolve_parts(run: Run, stream: Stream, parts: tuple[Part, ...]) -> list[str
     return _formatted(pairs)
 
 
-def _by_user(run: Run, stream: Stream, parts: tuple[Part, ...], pairs: Pairs) -> list[str] | None:
+def _by_user(
+    run: NodeContext, stream: Stream, parts: tuple[Part, ...], pairs: Pairs
+) -> list[str] | None:
     """Texts that a user's `__format__` makes, on a user's thread; None until they are there."""
     if id(parts) in stream.formatted:
         found = stream.formatted.pop(id(parts))
@@ -65,7 +66,7 @@ def _by_user(run: Run, stream: Stream, parts: tuple[Part, ...], pairs: Pairs) ->
 
     def made(texts: list[str], error: BaseException | None) -> None:
         stream.formatted[id(parts)] = texts if error is None else error
-        run.post(run.wake_by(stream))
+        run.loop.post(run.loop.wake_by(stream))
 
     offload(partial(_formatted, pairs), made)
     return None
@@ -75,13 +76,13 @@ def _formatted(pairs: Pairs) -> list[str]:
     return [pair if isinstance(pair, str) else format(*pair) for pair in pairs]
 
 
-def _value(run: Run, part: Ref | Arg) -> Any:
+def _value(run: NodeContext, part: Ref | Arg) -> Any:
     if isinstance(part, Arg):
         return argument(run, part.name)
-    return run.cell(part.block, part.slot).value
+    return run.loop.cell(part.block, part.slot).value
 
 
-def argument(run: Run, name: str) -> Any:
+def argument(run: NodeContext, name: str) -> Any:
     """The value of an open argument of the graph."""
     try:
         return run.args[name]

@@ -12,10 +12,11 @@ import re
 import secrets
 import sys
 import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Any, NoReturn
 
-from radixlang.errors import ParameterError, refuse_pickling
+from radixlang.errors import ParameterError
 from radixlang.graph.nodes import Arg, Block, Graph, Location, Node, Part, Ref
 from radixlang.protocol import Markup
 
@@ -46,17 +47,15 @@ def caller_location() -> Location:
 class Recorder:
     """The blocks of one program while it is written: a trace, or a live run."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, blocks: Sequence[Block] | None = None) -> None:
         self.name = name
-        self.blocks: list[Block] = [Block(0)]
+        self.blocks: list[Block] = [Block(0)] if blocks is None else list(blocks)
         self.at: Location | None = None
+        self._news: deque[Block] = deque()
         self._lock = threading.Lock()
         self._marks: list[Ref | Arg] = []
         self._nonce = ""
         self._pattern: re.Pattern[str] | None = None
-
-    def __reduce__(self) -> NoReturn:
-        refuse_pickling(f"the run of program {self.name!r}", "pickle its values and its text")
 
     @property
     def graph(self) -> Graph:
@@ -68,8 +67,25 @@ class Recorder:
         return self.at or caller_location()
 
     def record(self, block: Block, node: Node) -> None:
-        """Append a node to a block."""
+        """Append a node to a block, and remember that the block has news."""
         block.nodes.append(node)
+        if not block.dirty:
+            block.dirty = True
+            self._news.append(block)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether nodes have been recorded since `take_news`."""
+        return bool(self._news)
+
+    def take_news(self) -> Iterator[tuple[Block, int]]:
+        """Blocks with nodes that were not handed over yet, each with its length now."""
+        while self._news:
+            block = self._news.popleft()
+            block.dirty = False
+            length = len(block.nodes)
+            if length > block.flushed:
+                yield block, length
 
     def new_blocks(self, parent: Block, kind: str, count: int) -> list[Block]:
         """Fresh blocks below parent with consecutive ids: one fork, or one call."""
@@ -106,10 +122,3 @@ class Recorder:
                 "append the whole f-string and cut the value once it is there"
             )
         return tuple(parts)
-
-    def notify(self) -> None:
-        """Something that a reader on another thread may wait for has changed."""
-
-    def read(self, block: Block, ref: Ref) -> Any:
-        """The value at ref, as Python in the program sees it."""
-        raise NotImplementedError

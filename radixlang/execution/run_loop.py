@@ -1,7 +1,7 @@
 """Driving streams: nodes are handled in order, waits are callbacks, errors stay in their place.
 
 An error on a stream fails the nearest fork branch that collects its errors, or else the whole
-run. Everything here runs inside the run's actor.
+run. Everything here runs inside the run's mailbox.
 """
 
 from __future__ import annotations
@@ -9,58 +9,63 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
-from radixlang.errors import CancelledError, ProgramError, RadixlangError, place_of
-from radixlang.execution.branch_run import Cell, Stream
-from radixlang.execution.mailbox import Actor
-from radixlang.execution.node_handlers import HANDLERS
-from radixlang.execution.prompt_parts import write_held
+from radixlang.errors import CancelledError, ProgramError, RadixlangError
+from radixlang.execution.branch_run import Stream
+from radixlang.execution.mailbox import Mailbox
+from radixlang.execution.pieces import Cell
+from radixlang.execution.readers import Readers
+from radixlang.execution.recorder import Recorder
 from radixlang.graph.nodes import (
     Block,
     Call,
-    Dynamic,
     Fork,
     Gen,
     Join,
     Node,
-    RoleEnd,
     Select,
-    Text,
 )
-from radixlang.protocol import Backend
+from radixlang.process_owner import ProcessOwner
 
-if TYPE_CHECKING:
-    from radixlang.execution.run import RunOptions
+Handle: TypeAlias = Callable[[Stream, Node], bool]
+Placed: TypeAlias = Callable[[BaseException, "Stream | None", "Node | None"], ProgramError]
 
 _SLOT_BITS = 24
-_KEEPS_HELD = (Text, RoleEnd, Join, Dynamic)  # nodes that need nothing of the branch but text
 _MAIN = threading.main_thread()
 
 
-class Driver(Actor):
+class RunLoop:
     """The streams and cells of a run, and what makes them move.
 
     `started_at` is the time of day in seconds; `started_s` and `ended_s` are of the monotonic
     clock, `ended_s` 0.0 while the run goes on.
+
+    Args:
+        recorder: the program's blocks.
+        handle: does what a node does; False where its stream must wait.
+        placed: an error as the ProgramError that names its place.
     """
 
-    def __init__(self, name: str, backend: Backend, options: RunOptions) -> None:
-        super().__init__(name)
-        self.backend = backend
-        self.options = options
-        self.on_finish: Callable[[], None] | None = None
+    def __init__(self, recorder: Recorder, handle: Handle, placed: Placed) -> None:
+        self.blocks = recorder.blocks
+        self.readers = Readers(
+            ProcessOwner(f"the run of program {recorder.name!r}"), lambda: self.error is not None
+        )
+        self.post = Mailbox(self._take).post
+        self.at_end: list[Callable[[], None]] = []
+        self.error: ProgramError | None = None
         self.streams: dict[int, Stream] = {}
         self.cells: dict[int, Cell] = {}
         self.started_at, self.started_s, self.ended_s = time.time(), time.monotonic(), 0.0
         self.finished = False
         self.program_ended = False
+        self._recorder, self._handle, self._placed = recorder, handle, placed
+        self._lock = threading.Lock()
         self._ready: deque[Stream] = deque()
-        self._dirty: deque[Block] = deque()
         self._todo = 0  # nodes and operations that have not ended
-        self._undo_deadline: Callable[[], None] | None = None
 
     # -- streams and cells --------------------------------------------------------------
 
@@ -83,13 +88,15 @@ class Driver(Actor):
         stream = self.streams.get(block.id)
         return stream.error if stream is not None else None
 
-    def _guarded(self, command: Callable[[], None]) -> None:
+    def _take(self, command: Callable[[], None]) -> None:
+        """Run a command, and what it has made possible; its error becomes the run's."""
         try:
             command()
         except BaseException as error:
-            self.fail_run(self._wrap(error, None, None))
+            self.fail_run(self._placed(error, None, None))
             if isinstance(error, KeyboardInterrupt) and threading.current_thread() is _MAIN:
                 raise  # the caller's own
+        self._drive()
 
     def _drive(self) -> None:
         while self._ready:
@@ -98,10 +105,8 @@ class Driver(Actor):
             nodes = stream.block.nodes
             while not stream.waiting and stream.error is None and stream.pos < stream.block.flushed:
                 node = nodes[stream.pos]
-                if stream.held is not None and not isinstance(node, _KEEPS_HELD):
-                    write_held(stream)
                 try:
-                    if not HANDLERS[type(node)](self, stream, node):
+                    if not self._handle(stream, node):
                         stream.waiting = True
                         break
                 except Exception as error:
@@ -111,11 +116,7 @@ class Driver(Actor):
                 self._todo -= 1
             if stream.watchers or stream.ended:
                 self.settle(stream)
-        self._check_finished()
-
-    def _open_root(self) -> None:
-        branch = self.backend.new_branch(namespace=self.options.namespace)
-        self.add_stream(Stream(self.blocks[0], branch))
+        self.check_finished()
 
     def add_stream(self, stream: Stream) -> None:
         """Register a stream and let it run."""
@@ -133,7 +134,7 @@ class Driver(Actor):
             self._ready.append(stream)
 
     def wake_by(self, stream: Stream) -> Callable[[], None]:
-        """A callback, for inside the actor, that lets the stream try its node again."""
+        """A callback, for inside the mailbox, that lets the stream try its node again."""
         return partial(self.ready, stream)
 
     def step(self, stream: Stream) -> None:
@@ -174,7 +175,13 @@ class Driver(Actor):
             stream.ended = True
             self.settle(stream)
 
-    def _advance(self, news: list[tuple[Block, int]]) -> None:
+    def expect(self, blocks: Sequence[Block]) -> None:
+        """The whole graph is given: its nodes are counted, and no program will add any."""
+        self._todo = sum(len(block.nodes) for block in blocks)
+        self.program_ended = True
+
+    def advance(self, news: list[tuple[Block, int]]) -> None:
+        """Blocks have grown to these lengths: go on with them."""
         for block, length in news:
             if length > block.flushed:
                 self._todo += length - block.flushed
@@ -188,25 +195,24 @@ class Driver(Actor):
             elif not stream.waiting:
                 self.ready(stream)
 
-    def _check_finished(self) -> None:
-        if self.has_waiters:
-            self.notify()
-        is_over = self.program_ended and not self._todo and not self._dirty and not self._ready
+    def check_finished(self) -> None:
+        """Tell readers; finish where the program has ended and nothing is left to do."""
+        if self.readers.are_waiting:
+            self.readers.notify()
+        is_over = self.program_ended and not (self._todo or self._recorder.has_news or self._ready)
         if is_over and self.streams and not self.finished:
             self._finish()
 
     def _finish(self) -> None:
         self.ended_s = time.monotonic()
         self.finished = True
-        if self._undo_deadline is not None:
-            self._undo_deadline()
         for stream in self.streams.values():
             branch, stream.branch = stream.branch, None
             if branch is not None:
                 branch.cancel() if self.error is not None else branch.release()
-        self.notify()
-        if self.on_finish is not None:
-            self.on_finish()
+        self.readers.notify()
+        for tell in self.at_end:
+            tell()
 
     # -- errors -------------------------------------------------------------------------
 
@@ -214,7 +220,7 @@ class Driver(Actor):
         """An error on a stream fails its collecting fork branch, or else the run."""
         if stream.error is not None or self.error is not None:
             return
-        wrapped = stream.failure = self._wrap(error, stream, node)
+        wrapped = stream.failure = self._placed(error, stream, node)
         if stream.domain is None:
             self.fail_run(wrapped)
         else:
@@ -240,7 +246,7 @@ class Driver(Actor):
 
     def _abort(self, error: RadixlangError) -> None:
         if not self.finished:
-            self.fail_run(self._wrap(error, self.streams.get(0), None))
+            self.fail_run(self._placed(error, self.streams.get(0), None))
 
     def cancel_block(self, block: Block) -> None:
         """End one branch and what is below it; the rest of the program goes on."""
@@ -253,7 +259,7 @@ class Driver(Actor):
 
     def fail_branch(self, stream: Stream, error: BaseException) -> None:
         """End one branch, and what is below it, with an error (cancellation of a part)."""
-        self._fail_domain(stream, self._wrap(error, stream, None))
+        self._fail_domain(stream, self._placed(error, stream, None))
 
     def _fail_domain(self, domain: Stream, error: ProgramError) -> None:
         members = [stream for stream in self.streams.values() if _is_within(stream, domain)]
@@ -268,7 +274,7 @@ class Driver(Actor):
                 cell.fail(error)
         for stream in members:
             self._skip(stream)
-        self.notify()
+        self.readers.notify()
 
     def _skip(self, stream: Stream) -> None:
         """Count the nodes of a failed stream as done, and fail what would start in them."""
@@ -288,22 +294,6 @@ class Driver(Actor):
                     work.append(below)
             current.pos = current.block.flushed
             self.settle(current)
-
-    def _wrap(self, error: BaseException, stream: Stream | None, node: Node | None) -> ProgramError:
-        if isinstance(error, ProgramError):
-            return error
-        at = None if node is None else node.location
-        location = place_of(error) if at is None else str(at)
-        branch = stream.block.path if stream is not None else ()
-        tail = stream.tail() if stream is not None else ""
-        lines = [f"{type(error).__name__}: {error}"]
-        place = f"at {location}" if location else f"in program {self.name!r}"
-        lines.append(f"  {place}, branch {list(branch)} on {self.backend.model_name}")
-        if tail:
-            lines.append(f"  the prompt ends: {tail!r}")
-        wrapped = ProgramError("\n".join(lines), location=location, branch=branch, prompt_tail=tail)
-        wrapped.__cause__ = error
-        return wrapped
 
 
 def release(stream: Stream) -> None:

@@ -6,13 +6,12 @@ generation writes the rest of it, the character is whole: the later one complete
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-if TYPE_CHECKING:
-    from radixlang.execution.branch_run import Cell, Stream
+from radixlang.execution.branch_run import Stream
+from radixlang.execution.pieces import REPLACEMENT, Cell, joined_text
 
-REPLACEMENT = "\ufffd"
 Decode = Callable[[Sequence[int]], str]
 
 
@@ -33,28 +32,6 @@ def complete_character(stream: Stream, cell: Cell, decode: Decode) -> None:
     shown = joined_text(chain)
     num_broken = len(shown) - len(shown.rstrip(REPLACEMENT))
     cell.completes = (num_broken, middle + _completion(cell).text.lstrip(REPLACEMENT))
-
-
-def joined_text(pieces: Iterable[Any]) -> str:
-    """The pieces' text; a completed character stands where it was broken."""
-    from radixlang.execution.branch_run import piece_text
-
-    parts: list[str] = []
-    for piece in pieces:
-        left = num_completed(piece)
-        while left and parts:
-            last = parts.pop()
-            if len(last) > left:
-                parts.append(last[:-left])
-            left -= min(left, len(last))
-        parts.append(piece_text(piece))
-    return "".join(parts)
-
-
-def num_completed(piece: Any) -> int:
-    """Characters before a piece that its text stands for as well."""
-    completes = getattr(piece, "completes", None)
-    return completes[0] if completes is not None else 0
 
 
 def _broken_before(stream: Stream, cell: Cell) -> list[Cell]:

@@ -12,8 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from radixlang.errors import ParameterError
-from radixlang.execution.branch_run import Cell
-from radixlang.execution.run import Run, RunOptions, node_seed
+from radixlang.execution.node_context import node_seed
+from radixlang.execution.pieces import Cell
+from radixlang.execution.run import Run
+from radixlang.execution.run_options import RunOptions
 from radixlang.explain.explanation import Edge, Explanation
 from radixlang.graph.nodes import (
     Block,
@@ -59,7 +61,7 @@ def explain_graph(
     backend = DryBackend(plain, tokenizer, lengths or {}, chat or tokenizer, _cells or {})
     backend.bound(graph)
     run = Run(graph.name, backend, RunOptions(seed=0), graph=plain).start()
-    run.wait(lambda: run.finished)
+    run.readers.wait(lambda: run.finished)
     if run.error is not None:
         raise run.error
     return backend.explanation(graph, tokenizer)

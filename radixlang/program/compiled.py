@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from radixlang.default_runtime import runtime_or_default
 from radixlang.errors import NeedsValueError, ParameterError
-from radixlang.execution.run import Run, RunOptions
+from radixlang.execution.run import Run
+from radixlang.execution.run_options import RunOptions
 from radixlang.graph.next_use import future_uses
 from radixlang.graph.nodes import Block, Gen, Graph, Join, Ref, Select
 from radixlang.graph.passes import hoist_shared_prefix, merge_text
@@ -54,7 +55,7 @@ class CompiledProgram:
         state = self.launch(kwargs)
         run = state._run()
         try:
-            run.wait(lambda: run.finished)
+            run.readers.wait(lambda: run.finished)
         except BaseException:  # an interrupt: nobody will read what still runs
             run.cancel()
             raise
@@ -103,7 +104,7 @@ class CompiledProgram:
         for name, ref, refs in self._names:
             state._bind(name, ref if refs is None else Joined(state, ref, refs))
         if finish is not None:
-            run.on_finish = lambda: finish(state)
+            run.on_finish(lambda: finish(state))
         tell("start", state)
         run.start()
         return state

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, overload
 
 from radixlang.default_runtime import runtime_or_default
 from radixlang.errors import ParameterError, StateClosedError, refuse_pickling
-from radixlang.execution.mailbox import running_loop
-from radixlang.execution.recorder import Recorder
-from radixlang.execution.run import Run, RunOptions
+from radixlang.execution.readers import running_loop
+from radixlang.execution.run import Run
+from radixlang.execution.run_options import RunOptions
 from radixlang.graph.nodes import Arg, Graph
 from radixlang.keywords import BATCH_NAMES, RUN_NAMES, BatchKeywords, RunKeywords
 from radixlang.program.launching import launches
@@ -131,7 +131,7 @@ class Program(Generic[P]):
             try:
                 run.start()
                 self.execute(run, state, arguments)
-                run.wait(lambda: run.finished)
+                run.readers.wait(lambda: run.finished)
             except BaseException:  # an interrupt: nobody will read what still runs
                 run.cancel()
                 raise
@@ -149,7 +149,7 @@ class Program(Generic[P]):
                     await self._execute_async(run, state, arguments)
                 else:
                     await asyncio.to_thread(self.execute, run, state, arguments)
-                await run.wait_async(lambda: run.finished)
+                await run.readers.wait_async(lambda: run.finished)
             except BaseException:
                 run.cancel()
                 raise
@@ -159,7 +159,7 @@ class Program(Generic[P]):
     def stream(self, *args: Any, **kwargs: Any) -> ProgramStream:
         """Start the program and read it as it goes; its function runs on a thread of its own."""
         arguments, run, _ = self.prepare(args, kwargs)
-        run.streaming = True
+        run.nodes.is_followed = True
         state = State(run, run.blocks[0])
         tell("start", state)
         run.start()
@@ -219,14 +219,14 @@ class Program(Generic[P]):
         Where Python looks at a generated value the graph ends in a Dynamic node.
         """
         tracer = Tracer(self.name)
-        state = State(tracer, tracer.blocks[0])
+        state = State(tracer, tracer.recorder.blocks[0])
         try:
             _drive(self._call, state, self.arguments(kwargs, tracer))
         except Exception as error:
             if not is_boundary(error):
                 raise
-            record_boundary(tracer, tracer.blocks[0], error)
-        return tracer.graph
+            record_boundary(tracer, tracer.recorder.blocks[0], error)
+        return tracer.recorder.graph
 
     def explain(
         self, tokenizer: Any = None, *, lengths: Mapping[str, int] | None = None, **kwargs: Any
@@ -287,7 +287,7 @@ class Program(Generic[P]):
             elif tracer is None:
                 raise self._parameters.missing(name)
             else:
-                known[name] = Placeholder(tracer, Arg(name))
+                known[name] = Placeholder(tracer.recorder, Arg(name))
         return known
 
     def launch(
@@ -299,7 +299,7 @@ class Program(Generic[P]):
         """
         arguments, run, _ = self.prepare((), {**row, **options})
         state = State(run, run.blocks[0])
-        run.on_finish = lambda: finish(state)
+        run.on_finish(lambda: finish(state))
         tell("start", state)
         run.start()
         with suppress(BaseException):  # it is the run's error now
@@ -331,7 +331,7 @@ class Program(Generic[P]):
             raise
 
     async def _execute_async(self, run: Run, state: State, arguments: Mapping[str, Any]) -> None:
-        run.loop = asyncio.get_running_loop()
+        run.readers.event_loop = asyncio.get_running_loop()
         try:
             state._result = await self._call(state, **arguments)
             run.end_program()
@@ -354,8 +354,7 @@ class Program(Generic[P]):
     def _nested_arguments(
         self, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> dict[str, Any]:
-        recorder: Recorder = state._recorder
-        tracer = recorder if isinstance(recorder, Tracer) else None
+        tracer = state._host if isinstance(state._host, Tracer) else None
         return self.arguments(self._parameters.by_name(args, kwargs), tracer)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -426,7 +425,7 @@ def _drive(target: Callable[..., Any], state: State, arguments: Mapping[str, Any
         return stop.value
     coroutine.close()
     name = getattr(target, "__name__", "the program")
-    if isinstance(state._recorder, Run) and running_loop() is not None:
+    if isinstance(state._host, Run) and running_loop() is not None:
         raise ParameterError(
             f"{name} awaits something, and a plain call cannot wait on an event loop; "
             f"write await s.acall({name}, …) in an async program"

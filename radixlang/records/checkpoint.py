@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from radixlang.constraints.typed_values import to_json
 from radixlang.default_runtime import runtime_or_default
-from radixlang.execution.branch_run import Cell, Rewritten, Stream, TurnMark, piece_text
+from radixlang.execution.branch_run import Stream
+from radixlang.execution.pieces import Cell, Rewritten, TurnMark, num_completed, piece_text
 from radixlang.execution.prompt_parts import emit
-from radixlang.execution.run import Run, RunOptions
-from radixlang.execution.split_characters import num_completed
+from radixlang.execution.run import Run
+from radixlang.execution.run_options import RunOptions
 from radixlang.graph.graph_json import check_version
 from radixlang.protocol import Backend, Completion, Markup
 from radixlang.records.file_fields import check_fields
@@ -100,7 +101,7 @@ class Resumed:
             return
         try:
             self._run.end_program()
-            self._run.wait(lambda: self._run.finished)
+            self._run.readers.wait(lambda: self._run.finished)
         except BaseException:  # an interrupt: nobody will read what still runs
             self._run.cancel()
             raise
@@ -132,7 +133,7 @@ def resume(
     for name, value in restored(data["values"], data.get("types") or {}).items():
         state[name] = value
     same_model = backend.model_name == data["model"]
-    run.post(lambda: _refill(run.streams[0], data, same_model))
+    run.loop.post(lambda: _refill(run.streams[0], data, same_model))
     return Resumed(run, state)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from radixlang.constraints.typed_values import to_json
 from radixlang.errors import ParameterError
-from radixlang.execution.branch_run import Cell, piece_text
+from radixlang.execution.pieces import Cell, piece_text
 from radixlang.execution.run import Run
 from radixlang.graph.graph_json import check_version, node_to_json
 from radixlang.graph.nodes import Gen, Select
@@ -148,7 +148,7 @@ def _nodes(run: Run) -> list[dict[str, Any]]:
         for node in stream.block.nodes:
             if not isinstance(node, (Gen, Select)):
                 continue
-            cell = run.cell(stream.block.id, node.slot)
+            cell = run.loop.cell(stream.block.id, node.slot)
             found.append({
                 "node": f"{stream.block.address or 'root'}#{node.slot}",
                 "location": _short(str(node.location or "")),

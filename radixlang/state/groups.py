@@ -97,17 +97,19 @@ class ForkGroup:
     @property
     def errors(self) -> dict[int, ProgramError]:
         """Errors by branch index; waits until every branch is done."""
-        recorder = self.parent._recorder
-        if not isinstance(recorder, Run):
+        run = self.parent._host
+        if not isinstance(run, Run):
             return {}
         blocks = [child._block for child in self._children]
         is_ready = all(
-            recorder.is_complete(block) and block.flushed == len(block.nodes) for block in blocks
+            run.is_complete(block) and block.flushed == len(block.nodes) for block in blocks
         )
-        recorder.check_may_block(is_ready, "errors", "await the joined values or s.atext() first")
-        recorder.boundary(self.parent._block, "the errors of a fork")
-        recorder.wait(lambda: all(recorder.is_complete(block) for block in blocks))
-        found = {index: recorder.error_of(block) for index, block in enumerate(blocks)}
+        run.readers.check_may_block(
+            is_ready, "errors", "await the joined values or s.atext() first"
+        )
+        run.boundary(self.parent._block, "the errors of a fork")
+        run.readers.wait(lambda: all(run.is_complete(block) for block in blocks))
+        found = {index: run.loop.error_of(block) for index, block in enumerate(blocks)}
         return {index: error for index, error in found.items() if error is not None}
 
     @overload
@@ -137,9 +139,9 @@ class ForkGroup:
     def cancel(self) -> None:
         """End the branches and free what only they hold; the parent goes on."""
         for child in self._children:
-            if isinstance(child._recorder, Run):
-                child._recorder.flush()
-                child._recorder.cancel_block(child._block)
+            if isinstance(child._host, Run):
+                child._host.flush()
+                child._host.loop.cancel_block(child._block)
         self.close("has been cancelled")
 
     def nodes_since_fork(self) -> list[Node]:
@@ -165,13 +167,13 @@ class Joined(Sequence[Any]):
     def value(self) -> Any:
         """The list itself, None where a branch lacks the variable or has failed; a reducer's
         value where there is a reducer. Waits for it."""
-        recorder = self._state._recorder
-        if isinstance(recorder, Run):
+        host = self._state._host
+        if isinstance(host, Run):
             return self._state._read(self.ref)
         if not self.refs:
-            return Placeholder(recorder, self.ref)
-        values = [None if ref is None else Placeholder(recorder, ref) for ref in self.refs]
-        return PendingList(values, Placeholder(recorder, self.ref))
+            return Placeholder(host.recorder, self.ref)
+        values = [None if ref is None else Placeholder(host.recorder, ref) for ref in self.refs]
+        return PendingList(values, Placeholder(host.recorder, self.ref))
 
     @overload
     def __getitem__(self, key: int) -> Any: ...
@@ -265,7 +267,7 @@ def _record_join(state: State, group: ForkGroup, name: str | None, **fields: Any
         )
     slot = state._new_slot()
     node = Join(slot, name, group.children_range, refs, location=recorder.location(), **fields)
-    recorder.record(state._block, node)
+    state._host.record(state._block, node)
     ref = Ref(state._block.id, slot, name or "")
     joined = Joined(state, ref, () if node.mode in ("reduce", "text") else refs)
     state._bind(name, joined)

@@ -71,7 +71,7 @@ def tell_end(state: State) -> None:
     """Wait for the end of a run and tell of it; nobody waits where nobody listens."""
     if _listeners["end"]:
         run = state._run()
-        run.wait(lambda: run.finished)
+        run.readers.wait(lambda: run.finished)
         tell("end", state)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 
 from radixlang.errors import ParameterError, StateClosedError
-from radixlang.execution.recorder import Recorder
-from radixlang.execution.run import Run, closed_error
+from radixlang.execution.failures import closed_error
+from radixlang.execution.run import Run
 from radixlang.graph.nodes import (
     Adopt,
     Arg,
@@ -46,6 +46,7 @@ from radixlang.state.state_hints import (
     unknown_attribute,
 )
 from radixlang.state.state_values import converted
+from radixlang.state.tracing import Host
 from radixlang.state.variables import Captured, Constant, Named, Names, Outer
 from radixlang.suggestions import shortened
 
@@ -68,9 +69,9 @@ class State(Named):
     __slots__ = ("_closed", "_result", "_role", "_samples")
 
     def __init__(
-        self, recorder: Recorder, block: Block, outer: Outer | None = None, role: str | None = None
+        self, host: Host, block: Block, outer: Outer | None = None, role: str | None = None
     ) -> None:
-        self._recorder = recorder
+        self._host, self._recorder = host, host.recorder
         self._block = block
         self._outer = self._birth = outer
         self._names: Names | None = None
@@ -171,7 +172,7 @@ class State(Named):
                 f"gen({name!r}, n={len(self._samples[1])}) made a group of branches; say which "
                 f"one goes on with s.choose({name!r}, index) before appending to this state"
             )
-        self._recorder.record(self._block, node)
+        self._host.record(self._block, node)
 
     def _new_slot(self) -> int:
         slot = self._block.num_slots
@@ -179,15 +180,15 @@ class State(Named):
         return slot
 
     def _check_open(self) -> None:
-        recorder = self._recorder
+        host = self._host
         if self._closed is not None:
-            raise closed_error(recorder.name, self._closed)
-        if isinstance(recorder, Run):
-            error = recorder.error_of(self._block)
+            raise closed_error(host.name, self._closed)
+        if isinstance(host, Run):
+            error = host.loop.error_of(self._block)
             if error is not None:
-                raise closed_error(recorder.name, "has failed") from error
-            if recorder.program_ended:
-                raise closed_error(recorder.name, "has finished")
+                raise closed_error(host.name, "has failed") from error
+            if host.program_ended:
+                raise closed_error(host.name, "has finished")
 
     # -- roles --------------------------------------------------------------------------
 
@@ -259,7 +260,7 @@ class State(Named):
         blocks = self._recorder.new_blocks(self._block, "fork", n)
         self._record(Fork(range(blocks[0].id, blocks[0].id + n), on_error,
                           location=self._recorder.location()))  # fmt: skip
-        children = [State(self._recorder, block, outer, self._role) for block in blocks]
+        children = [State(self._host, block, outer, self._role) for block in blocks]
         return ForkGroup(self, children)
 
     def copy(self) -> State:
@@ -308,7 +309,7 @@ class State(Named):
         refs = tuple(child._own_ref(name) for child in group)
         slot = self._new_slot()
         children = group.children_range
-        self._recorder.record(self._block, Join(slot, name, children, refs,
+        self._host.record(self._block, Join(slot, name, children, refs,
                               location=self._recorder.location(), **fields))  # fmt: skip
         ref = Ref(self._block.id, slot, name)
         joined = Joined(self, ref, refs)
@@ -406,16 +407,16 @@ class State(Named):
             raise ParameterError(f"close the turn {self._role!r} before calling a program")
         block = self._recorder.new_blocks(self._block, "call", 1)[0]
         self._record(Call(block.id, program.name, scope, self._recorder.location()))
-        return State(self._recorder, block)
+        return State(self._host, block)
 
     def _close_call(self, child: State, scope: Scope) -> State:
         child._closed = "has returned"
         if scope == "inline":
             self._record(Adopt(child._block.id, self._recorder.location()))
             self._role = child._role
-        elif isinstance(self._recorder, Run):
-            self._recorder.flush()
-            self._recorder.close(child._block)
+        elif isinstance(self._host, Run):
+            self._host.flush()
+            self._host.loop.close(child._block)
         return child
 
     # -- the rest -----------------------------------------------------------------------

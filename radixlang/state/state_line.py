@@ -17,19 +17,19 @@ _MOST_NAMES = 6
 
 def state_line(state: Reading) -> str:
     """A state in one line: how it stands and what it holds by now; it waits for nothing."""
-    recorder, block = state._recorder, state._block
+    host, block = state._host, state._block
     place = f", branch {list(block.path)}" if block.path else ""
-    if not isinstance(recorder, Run):
-        return f"<state of {recorder.name}{place}, traced without a model>"
-    error = recorder.error_of(block)
-    stands = "finished" if recorder.finished else "running"
+    if not isinstance(host, Run):
+        return f"<state of {host.name}{place}, traced without a model>"
+    error = host.loop.error_of(block)
+    stands = "finished" if host.finished else "running"
     if error is not None:
         stands = f"failed with {type(error.__cause__ or error).__name__}"
     names = state.names()
-    values = [_named(state, recorder, name) for name in names[:_MOST_NAMES]]
+    values = [_named(state, host, name) for name in names[:_MOST_NAMES]]
     more = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
     held = f": {', '.join(values + more)}" if names else ""
-    return f"<state of {recorder.name}{place}, {stands}{held}>"
+    return f"<state of {host.name}{place}, {stands}{held}>"
 
 
 def _named(state: Reading, run: Run, name: str) -> str:

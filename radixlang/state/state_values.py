@@ -12,13 +12,15 @@ from radixlang.errors import (
     ValueParseError,
     refuse_pickling,
 )
-from radixlang.execution.branch_run import Cell, Choice, Stream
+from radixlang.execution.branch_run import Stream
+from radixlang.execution.pieces import Cell, Choice
 from radixlang.execution.recorder import Recorder
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Block, Ref
 from radixlang.protocol import Completion, Usage, sum_usage
 from radixlang.state.items import Placeholder
 from radixlang.state.state_views import Viewed
+from radixlang.state.tracing import Host
 
 T = TypeVar("T")
 
@@ -26,8 +28,9 @@ T = TypeVar("T")
 class Reading(Viewed):
     """The reading half of a State."""
 
-    __slots__ = ("_block", "_recorder")
+    __slots__ = ("_block", "_host", "_recorder")
 
+    _host: Host
     _recorder: Recorder
     _block: Block
 
@@ -79,12 +82,12 @@ class Reading(Viewed):
         return await self._read_async(ref)
 
     def _read(self, ref: Ref) -> Any:
-        return self._recorder.read(self._block, ref)
+        return self._host.read(self._block, ref)
 
     async def _read_async(self, ref: Ref) -> Any:
-        if not isinstance(self._recorder, Run):
-            return self._recorder.read(self._block, ref)
-        return await self._recorder.read_async(self._block, ref)
+        if not isinstance(self._host, Run):
+            return self._host.read(self._block, ref)
+        return await self._host.read_async(self._block, ref)
 
     def _look(self, run: Run, ref: Ref) -> Cell:
         return run.look(self._block, ref)
@@ -108,7 +111,7 @@ class Reading(Viewed):
         run = self._run()
         self._boundary(run, "the text")
         length = len(self._block.nodes)
-        await run.wait_async(lambda: self._is_settled(length))
+        await run.readers.wait_async(lambda: self._is_settled(length))
         return self._checked_stream().text()
 
     def tokens(self) -> tuple[int, ...]:
@@ -127,10 +130,10 @@ class Reading(Viewed):
         """The stream, once everything appended so far is in the prompt."""
         run = self._run()
         is_ready = self._is_settled(len(self._block.nodes))
-        run.check_may_block(is_ready, "the text", "await s.atext() first")
+        run.readers.check_may_block(is_ready, "the text", "await s.atext() first")
         self._boundary(run, "the text")
         length = len(self._block.nodes)
-        run.wait(lambda: self._is_settled(length))
+        run.readers.wait(lambda: self._is_settled(length))
         return self._checked_stream()
 
     def _is_settled(self, length: int) -> bool:
@@ -143,7 +146,7 @@ class Reading(Viewed):
 
     def _checked_stream(self) -> Stream:
         run = self._run()
-        error = run.error_of(self._block)
+        error = run.loop.error_of(self._block)
         if error is not None:
             raise error
         return run.streams[self._block.id]
@@ -179,7 +182,7 @@ class Reading(Viewed):
             raise ParameterError(f"{name!r} was set by Python; only a generation can be stopped")
         run = self._run()
         for ref in refs:
-            run.stop_cell(run.cell(ref.block, ref.slot, ref.name))
+            run.stop_cell(run.loop.cell(ref.block, ref.slot, ref.name))
 
     # -- what a generation tells --------------------------------------------------------
 
@@ -218,13 +221,13 @@ class Reading(Viewed):
             )
         run = self._run()
         if instead:
-            is_ready = run.cell(found.block, found.slot, found.name).done
-            run.check_may_block(is_ready, repr(name), instead)
+            is_ready = run.loop.cell(found.block, found.slot, found.name).done
+            run.readers.check_may_block(is_ready, repr(name), instead)
         return run, self._look(run, found)
 
     def _finished_cell(self, name: str) -> Cell:
         run, cell = self._cell(name, f"await s.aget({name!r}) first")
-        run.wait(lambda: cell.done)
+        run.readers.wait(lambda: cell.done)
         run.outcome(self._block, cell)
         return cell
 
@@ -233,7 +236,7 @@ class Reading(Viewed):
     @property
     def error(self) -> ProgramError | None:
         """The first error that concerns this branch, or None."""
-        return self._run().error_of(self._block)
+        return self._run().loop.error_of(self._block)
 
     @property
     def seed(self) -> int:
@@ -247,11 +250,11 @@ class Reading(Viewed):
             run.cancel()
         else:
             run.flush()
-            run.cancel_block(self._block)
+            run.loop.cancel_block(self._block)
 
     def _run(self) -> Run:
-        if isinstance(self._recorder, Run):
-            return self._recorder
+        if isinstance(self._host, Run):
+            return self._host
         raise NeedsValueError("a trace has no texts and values yet")
 
 

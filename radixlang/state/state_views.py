@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from radixlang.execution.recorder import Recorder
 from radixlang.execution.run import Run
+from radixlang.state.tracing import Host
 
 if TYPE_CHECKING:
     from radixlang.views.live import LiveView
@@ -18,7 +18,7 @@ class Viewed:
 
     __slots__ = ()
 
-    _recorder: Recorder
+    _host: Host
 
     def _run(self) -> Run:
         raise NotImplementedError
@@ -69,4 +69,4 @@ class Viewed:
         """
         from radixlang.views.live import follow
 
-        return follow(self._run(), path, every_s) if isinstance(self._recorder, Run) else None
+        return follow(self._run(), path, every_s) if isinstance(self._host, Run) else None

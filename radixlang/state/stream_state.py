@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from radixlang.errors import StateClosedError
-from radixlang.execution.branch_run import Cell
+from radixlang.execution.pieces import Cell
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Ref
 from radixlang.state.groups import Joined
@@ -24,14 +24,14 @@ class StreamState(State):
     __slots__ = ("_source",)
 
     def __init__(self, source: State) -> None:
-        super().__init__(source._recorder, source._block)
+        super().__init__(source._host, source._block)
         self._source = source
 
     @property
     def result(self) -> Any:
         """What the program's function returned; waits for it."""
         run = self._run()
-        run.wait(lambda: run.program_ended)
+        run.readers.wait(lambda: run.program_ended)
         return self._source._result
 
     def names(self, own: bool = False) -> list[str]:
@@ -40,7 +40,7 @@ class StreamState(State):
 
     def _lookup(self, name: str) -> Any:
         run = self._run()
-        run.wait(lambda: name in self._source or run.program_ended)
+        run.readers.wait(lambda: name in self._source or run.program_ended)
         if run.error is not None and name not in self._source:
             raise run.error
         found = self._source._lookup(name)
@@ -53,17 +53,17 @@ class StreamState(State):
     def _read(self, ref: Ref) -> Any:
         run = self._run()
         cell = self._look(run, ref)
-        run.wait(lambda: cell.done)
+        run.readers.wait(lambda: cell.done)
         return run.outcome(self._block, cell)
 
     async def _read_async(self, ref: Ref) -> Any:
         run = self._run()
         cell = self._look(run, ref)
-        await run.wait_async(lambda: cell.done)
+        await run.readers.wait_async(lambda: cell.done)
         return run.outcome(self._block, cell)
 
     def _look(self, run: Run, ref: Ref) -> Cell:
-        return run.cell(ref.block, ref.slot, ref.name)
+        return run.loop.cell(ref.block, ref.slot, ref.name)
 
     def _boundary(self, run: Run, reason: str) -> None:
         """Nothing: what the reader looks at is no part of the program."""

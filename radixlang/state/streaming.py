@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from radixlang.errors import refuse_pickling
-from radixlang.execution.branch_run import Cell, piece_text
+from radixlang.execution.pieces import REPLACEMENT, Cell, num_completed, piece_text
 from radixlang.execution.run import Run
-from radixlang.execution.split_characters import REPLACEMENT, num_completed
 from radixlang.execution.timers import deadlines
 from radixlang.graph.nodes import Block, Ref
 
@@ -121,15 +120,15 @@ class ProgramStream:
     def _event_steps(self) -> Steps:
         run, position = self._run, 0
         while True:
-            while position < len(run.events):
-                cell, delta = run.events[position]
+            while position < len(run.nodes.events):
+                cell, delta = run.nodes.events[position]
                 position += 1
                 if delta.text:
                     yield Event(cell.name, run.blocks[cell.block].path, delta.text)
-            if run.finished and position >= len(run.events):
+            if run.finished and position >= len(run.nodes.events):
                 break
             seen = position
-            yield lambda: len(run.events) > seen or run.finished  # noqa: B023
+            yield lambda: len(run.nodes.events) > seen or run.finished  # noqa: B023
         _raise(run)
 
     def _text_steps(self) -> Steps:
@@ -180,7 +179,7 @@ class ProgramStream:
         if name in state:
             found = state._lookup(name)
             if isinstance(found, Ref):
-                cell = run.cell(found.block, found.slot, name)
+                cell = run.loop.cell(found.block, found.slot, name)
                 yield from cell_steps(run, run.blocks[found.block], cell)
             else:
                 yield lambda: run.finished
@@ -224,7 +223,7 @@ def follow_cell_async(run: Run, block: Block, cell: Cell) -> AsyncIterator[str]:
 def _sync(run: Run, steps: Steps) -> Iterator[Any]:
     for step in steps:
         if callable(step):
-            run.wait(step)
+            run.readers.wait(step)
         else:
             yield step
 
@@ -232,7 +231,7 @@ def _sync(run: Run, steps: Steps) -> Iterator[Any]:
 async def _async(run: Run, steps: Steps) -> AsyncIterator[Any]:
     for step in steps:
         if callable(step):
-            await run.wait_async(step)
+            await run.readers.wait_async(step)
         else:
             yield step
 

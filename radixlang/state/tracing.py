@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import os
 import traceback
-from typing import Any
+from typing import TypeAlias
 
 from radixlang.errors import NeedsValueError
 from radixlang.execution.recorder import PACKAGE_FOLDER, Recorder
-from radixlang.graph.nodes import Block, Dynamic, Location, Ref
+from radixlang.execution.run import Run
+from radixlang.graph.nodes import Block, Dynamic, Location, Node, Ref
 from radixlang.state.items import Placeholder
 
 
-class Tracer(Recorder):
-    """Records nodes; every generated value is a Placeholder."""
+class Tracer:
+    """A program without a model: its nodes are recorded, every generated value is a Placeholder."""
 
-    def read(self, block: Block, ref: Ref) -> Any:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.recorder = Recorder(name)
+
+    def record(self, block: Block, node: Node) -> None:
+        """Append a node to a block."""
+        self.recorder.record(block, node)
+
+    def read(self, block: Block, ref: Ref) -> Placeholder:
         """A stand-in for the value."""
-        return Placeholder(self, ref)
+        return Placeholder(self.recorder, ref)
+
+
+Host: TypeAlias = Run | Tracer  # what a state records into and reads from
 
 
 def is_boundary(error: BaseException) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from radixlang.errors import NeedsValueError, ParameterError, UnknownVariableError
+from radixlang.execution.run import Run
 from radixlang.graph.nodes import Ref
 from radixlang.state.items import Expr
 from radixlang.state.state_values import Reading
@@ -81,7 +82,8 @@ class Named(Reading):
             if self._names is None:
                 self._names = {}
             self._names[name] = value
-            self._recorder.notify()
+            if isinstance(self._host, Run):
+                self._host.readers.notify()
 
     def _bind_generation(self, name: str | None, ref: Ref, constraint: Any) -> None:
         """Bind a generation, and the parts that its constraint captures."""

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any
 
-from radixlang.execution.branch_run import Cell, Choice
+from radixlang.execution.pieces import Cell, Choice
 from radixlang.views.trace import Span, SpanKind, Words
 
 _MOST_ALTERNATIVES = 12

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from radixlang.execution.branch_run import Choice
+from radixlang.execution.pieces import Choice
 from radixlang.graph.nodes import Scope
 from radixlang.protocol import Usage
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from radixlang.execution.branch_run import Cell, Stream, TurnMark, piece_text
+from radixlang.execution.branch_run import Stream
+from radixlang.execution.pieces import Cell, TurnMark, piece_text
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Adopt, Block, Call, Fork, Gen, Join, Node, Select
 from radixlang.protocol import Markup
@@ -37,9 +38,9 @@ def trace_of(run: Run) -> Trace:
         name=run.name,
         model_name=run.backend.model_name,
         seed=run.seed,
-        status="running" if not run.ended_s else "failed" if error is not None else "done",
-        started_at=run.started_at,
-        seconds=(run.ended_s or builder.now_s) - run.started_s,
+        status="running" if not run.loop.ended_s else "failed" if error is not None else "done",
+        started_at=run.loop.started_at,
+        seconds=(run.loop.ended_s or builder.now_s) - run.loop.started_s,
         arguments=dict(run.args),
         trunk=lanes[0],
         lanes=lanes,
@@ -109,7 +110,7 @@ class _Builder:
         stream = self.run.streams.get(block.id)
         nodes = list(block.nodes)
         if stream is None:
-            lane.status = "stopped" if self.run.ended_s else "running"
+            lane.status = "stopped" if self.run.loop.ended_s else "running"
             lane.unreached = tuple(_told(nodes))
             return
         ends, pieces = list(stream.piece_ends), list(stream.pieces)
@@ -199,7 +200,7 @@ class _Builder:
 
     def _set_times(self, place: _Place, value: Value, cell: Cell) -> None:
         """An operation begins when it was posted and what came before it on its branch is done."""
-        zero = self.run.started_s
+        zero = self.run.loop.started_s
         start = max(cell.posted_s - zero, place.ready_s)
         end = (cell.ended_s or self.now_s) - zero
         value.start_s, value.end_s = start, max(start, end)
@@ -267,9 +268,9 @@ class _Builder:
                 self.failed_in = lane
             if not any(value.status == "failed" for value in values):
                 lane.failure = failure_of(stream.failure)
-        elif stream.was_stopped or (self.run.ended_s and not is_over):
+        elif stream.was_stopped or (self.run.loop.ended_s and not is_over):
             lane.status = "stopped"
-        elif not stream.is_complete and not self.run.ended_s:
+        elif not stream.is_complete and not self.run.loop.ended_s:
             lane.status = "running"
 
 

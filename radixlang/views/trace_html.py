@@ -11,7 +11,7 @@ from html import escape
 from itertools import accumulate
 
 from radixlang.constraints.typed_values import to_json
-from radixlang.execution.branch_run import Choice
+from radixlang.execution.pieces import Choice
 from radixlang.views.trace import (
     Failure,
     Lane,

@@ -31,7 +31,7 @@ def test_times_of_generations_are_in_order(fake: Make) -> None:
     cells = [piece for piece in run.streams[0].pieces if not isinstance(piece, str)]
     assert [cell.name for cell in cells] == ["a", "b", "c"]
     for cell in cells:
-        assert run.started_s <= cell.posted_s <= cell.ended_s <= run.ended_s
+        assert run.loop.started_s <= cell.posted_s <= cell.ended_s <= run.loop.ended_s
     assert cells[0].ended_s <= cells[1].ended_s <= cells[2].ended_s
 
 

@@ -179,7 +179,7 @@ def test_reading_a_streams_state_changes_nothing_of_its_prompt(fake: Make) -> No
         state = stream.state
         reading = threading.Thread(target=lambda: state.messages())
         reading.start()
-        wait_until(lambda: stream._run.has_waiters or not reading.is_alive())
+        wait_until(lambda: stream._run.readers.are_waiting or not reading.is_alive())
         gate.set()
         assert state["x"] == "yes"
         reading.join(20)

@@ -9,7 +9,7 @@ import pytest
 
 from radixlang import assistant, function, gen, select, user
 from radixlang.errors import RequestError
-from radixlang.execution.branch_run import Cell
+from radixlang.execution.pieces import Cell
 from radixlang.protocol import Completion, Delta, Usage
 from radixlang.state.state import State
 from radixlang.views.trace import Words

@@ -26,7 +26,6 @@ PACKAGE_CIRCLES_LEFT = [
 ]
 FILE_CIRCLES_LEFT = [
     {"constraints"},
-    {"execution"},
     {"kernels.attention", "kernels.cpu", "kernels.gpu", "kernels.plan"},
     {"runtime.constraints"},
 ]

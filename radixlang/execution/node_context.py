@@ -1,0 +1,92 @@
+"""What node handlers work with: the settings of a run, and the loop that moves its streams."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from radixlang.execution.branch_run import Stream
+from radixlang.execution.chat_format import ChatFormat
+from radixlang.execution.pieces import Cell
+from radixlang.execution.run_loop import RunLoop
+from radixlang.execution.run_options import RunOptions
+from radixlang.execution.token_budget import Budget
+from radixlang.graph.next_use import FutureUse, Place
+from radixlang.graph.nodes import Gen
+from radixlang.protocol import Backend, Delta
+from radixlang.sampling_params import SamplingParams
+
+
+class NodeContext:
+    """The settings of a run, and what its generations share.
+
+    `constraints` are compiled ones by the id of their specification; `uses` says when the prompt
+    at a node is read again, where the whole graph is known. `events` are the pieces of all
+    generations as they came, kept once somebody reads them (`is_followed`).
+    """
+
+    def __init__(
+        self, name: str, backend: Backend, options: RunOptions, loop: RunLoop, *,
+        args: Mapping[str, Any], constraints: Mapping[int, Any] | None,
+        uses: Mapping[Place, FutureUse] | None,
+    ) -> None:  # fmt: skip
+        self.name, self.backend, self.options, self.loop = name, backend, options, loop
+        self.args = args
+        self.seed = secrets.randbits(63) if options.seed is None else options.seed
+        self.chat = chat_format(backend)
+        self.budget = Budget(options.max_total_tokens)
+        self.constraints = dict(constraints or {})
+        self.is_followed = False
+        self.events: list[tuple[Cell, Delta]] = []
+        self._uses = uses
+        self._defaulted: dict[int, tuple[SamplingParams, SamplingParams]] = {}
+
+    def params_for(self, stream: Stream, node: Gen) -> SamplingParams:
+        """The node's parameters over the run's defaults, with the seed of this place."""
+        params = node.params
+        if self.options.defaults:
+            known = self._defaulted.get(id(params))
+            if known is None or known[0] is not params:
+                merged = SamplingParams(**{**self.options.defaults, **dict(node.overrides)})
+                known = self._defaulted[id(params)] = (params, merged)
+            params = known[1]
+        root = self.seed if params.seed is None else params.seed
+        return params.with_seed(node_seed(root, stream.block.address, node.slot))
+
+    def hint(self, stream: Stream) -> None:
+        """Tell the backend when the prompt up to this node is read again: a static graph knows."""
+        if self._uses is not None and stream.branch is not None:
+            stream.branch.expect(self._uses[(stream.block.id, stream.pos)].next_in)
+
+    def constraint_for(self, node: Gen) -> Any:
+        """The node's compiled constraint, or None."""
+        return None if node.constraint is None else self.constraints[id(node.constraint)]
+
+    def compile_constraint(self, node: Gen) -> None:
+        """Compile the constraint of a node, unless it is compiled already."""
+        spec = node.constraint
+        if spec is not None and id(spec) not in self.constraints:
+            self.constraints[id(spec)] = self.backend.compile_constraint(spec)
+
+
+def node_seed(seed: int, address: str, slot: int, sample: int = 0) -> int:
+    """The 64-bit key of one generation's random numbers: (seed, node path, sample)."""
+    key = f"{seed}|{address}|{slot}|{sample}".encode()
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
+
+
+_formats: weakref.WeakKeyDictionary[Backend, ChatFormat] = weakref.WeakKeyDictionary()
+
+
+def chat_format(backend: Backend) -> ChatFormat:
+    """The backend's ChatFormat, shared by all runs on it."""
+    try:
+        found = _formats.get(backend)
+        if found is None:
+            found = _formats[backend] = ChatFormat(backend)
+        return found
+    except TypeError:  # a backend that allows no weak references
+        return ChatFormat(backend)
