@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from radixlang.kernels.attention import LayerKV
+from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.plan.tree_batch import chain
 from radixlang.runtime.models.loader import load_model
 from radixlang.runtime.models.model import LoadedModel, plan_for

@@ -22,7 +22,7 @@ import numpy as np
 
 from radixlang import Runtime, SamplingParams
 from radixlang.constraints.specs import JsonSchema
-from radixlang.kernels.plan.plan import TreeBatch
+from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.reference.attention import path_of
 from radixlang.runtime.engine import model_runner as runner
 

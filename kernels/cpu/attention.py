@@ -8,7 +8,6 @@ every key masked reports a log-sum-exp of 0; a last stride other than 1 is silen
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -25,12 +24,11 @@ from radixlang.kernels.cpu.calls import (
     Planned,
     Unit,
 )
+from radixlang.kernels.cpu.schedule import CpuSchedule
 from radixlang.kernels.cpu.split_kv import Pieces
-
-if TYPE_CHECKING:
-    from radixlang.kernels.attention import LayerKV
-    from radixlang.kernels.cpu.schedule import CpuSchedule
-    from radixlang.kernels.plan.plan import AttentionPlan
+from radixlang.kernels.layer_kv import LayerKV
+from radixlang.kernels.options import AttentionOptions
+from radixlang.kernels.plan.plan import AttentionPlan
 
 _flash = torch._scaled_dot_product_flash_attention_for_cpu  # 2 µs less than through torch.ops
 _EXPLICIT_SCORES = 1 << 22  # scores held at once by the soft-capped path, per head
@@ -40,11 +38,8 @@ def attend_cpu(
     q: Tensor,
     layer_kv: LayerKV,
     plan: AttentionPlan,
-    *,
-    scale: float,
-    window: int | None = None,
-    soft_cap: float | None = None,
-    sinks: Tensor | None = None,
+    schedule: CpuSchedule,
+    options: AttentionOptions,
 ) -> Tensor:
     """Attend over keys and values already in the pool.
 
@@ -52,23 +47,26 @@ def attend_cpu(
     half-precision q has them computed in float32 too; a float32 q over a half-precision pool, in
     the pool's dtype, as whoever chose such a pool wants. Returns q's shape and dtype.
     """
-    schedule = plan.cpu_schedule(window)
     alone = schedule.alone
-    if alone is not None and soft_cap is None and sinks is None and _fits(alone.pieces, q.dtype):
-        return _alone(q, layer_kv, alone, scale)
-    merged = bool(schedule.rest) or sinks is not None
+    if alone is not None and _is_plain(options) and _fits(alone.pieces, q.dtype):
+        return _alone(q, layer_kv, alone, options.scale)
+    merged = bool(schedule.rest) or options.sinks is not None
     dtype = torch.promote_types(q.dtype, torch.float32) if merged else q.dtype
     if q.dtype.itemsize > layer_kv.k.dtype.itemsize:
         dtype = layer_kv.k.dtype
     rows = _ranked(packed(q, plan.num_kv_heads, dtype), plan)
-    step = _Step(rows, layer_kv, plan.num_kv_heads, plan.head_dim, scale, soft_cap, q.dtype)
-    return _merged(step, schedule, plan, sinks)
+    step = _Step(rows, layer_kv, plan.num_kv_heads, plan.head_dim, options, q.dtype)
+    return _merged(step, schedule, plan)
 
 
-def _merged(
-    step: _Step, schedule: CpuSchedule, plan: AttentionPlan, sinks: Tensor | None
-) -> Tensor:
+def _is_plain(options: AttentionOptions) -> bool:
+    """Whether torch's flash call does all that is asked for."""
+    return options.soft_cap is None and options.sinks is None
+
+
+def _merged(step: _Step, schedule: CpuSchedule, plan: AttentionPlan) -> Tensor:
     """All units, merged one by one, [num_tokens, num_heads, head_dim] in flat order."""
+    sinks = step.options.sinks
     out, lse = _first(step, schedule.planned_first)
     needs_lse = len(schedule.planned_rest) - (sinks is None)  # merges with one more behind them
     for number, planned in enumerate(schedule.planned_rest):
@@ -98,22 +96,27 @@ class Halves:
 
 
 def attend_packed_cpu(
-    q: Tensor, layer_kv: LayerKV, plan: AttentionPlan, *, scale: float, window: int | None = None
+    q: Tensor,
+    layer_kv: LayerKV,
+    plan: AttentionPlan,
+    schedule: CpuSchedule,
+    options: AttentionOptions,
 ) -> Tensor | Halves:
     """As `attend_cpu`, of queries that are `packed` in the pool's dtype already, to float32.
+
+    For options without a soft cap and sinks.
 
     Where all there is to do is one or two partials of all rows, they are left to the caller: most
     steps are so, a prompt's, and those of a fork, over what is shared and over the tails.
     """
-    schedule = plan.cpu_schedule(window)
     if schedule.alone is not None:
-        out = _alone(q.transpose(1, 2), layer_kv, schedule.alone, scale)
+        out = _alone(q.transpose(1, 2), layer_kv, schedule.alone, options.scale)
         return out.reshape(plan.q_shape).float()
     halves = schedule.halves
     dtype = torch.float32 if halves is None else q.dtype
     rows = _ranked(q, plan)
-    step = _Step(rows, layer_kv, plan.num_kv_heads, plan.head_dim, scale, None, dtype)
-    return _merged(step, schedule, plan, None) if halves is None else _halves(step, *halves)
+    step = _Step(rows, layer_kv, plan.num_kv_heads, plan.head_dim, options, dtype)
+    return _merged(step, schedule, plan) if halves is None else _halves(step, *halves)
 
 
 def _halves(step: _Step, own: Unit, shared: Call | None) -> Halves:
@@ -191,8 +194,7 @@ class _Step:
     pool: LayerKV
     heads: int
     dim: int
-    scale: float
-    soft_cap: float | None
+    options: AttentionOptions
     out_dtype: torch.dtype  # of the rows asked for, at most that of partials
 
     @property
@@ -204,10 +206,11 @@ class _Step:
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False
     ) -> tuple[Tensor, Tensor]:
         """q [B, kv_heads, M, d], k and v [B, kv_heads, L, d]: output and natural log-sum-exp."""
-        if self.soft_cap is not None:
-            out, lse = _explicit(q, k, v, mask, causal, self.scale, self.soft_cap)
+        scale, soft_cap = self.options.scale, self.options.soft_cap
+        if soft_cap is not None:
+            out, lse = _explicit(q, k, v, mask, causal, scale, soft_cap)
         else:
-            out, lse = _flash(q, k, v, 0.0, causal, attn_mask=mask, scale=self.scale)
+            out, lse = _flash(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
         return _widest(out, self.out_dtype), lse
 
     def call(self, call: Call) -> tuple[Tensor, Tensor]:
@@ -219,13 +222,14 @@ class _Step:
     def full(self, q: Tensor, keys: Keys) -> tuple[Tensor, Tensor]:
         """q [1, kv_heads, rows, d], all of which see all keys."""
         pieces = keys.pieces
-        if pieces is None or self.soft_cap is not None or not _fits(pieces, self.out_dtype):
+        capped = self.options.soft_cap is not None
+        if pieces is None or capped or not _fits(pieces, self.out_dtype):
             return self.attend(q, *self.load(keys))
         size = (pieces.count, self.heads, pieces.length, self.dim)
         width = self.heads * self.dim
         strides = (pieces.step * width, self.dim, width, 1)
         k, v = (_at(plane, size, strides, 0) for plane in self.tokens(keys))
-        out, lse = _in_pieces(q, k, v, pieces, self.scale)
+        out, lse = _in_pieces(q, k, v, pieces, self.options.scale)
         return out, torch.logsumexp(lse, dim=0, keepdim=True)
 
     def load(self, keys: Keys) -> tuple[Tensor, Tensor]:
@@ -251,19 +255,12 @@ class _Step:
         return _same(k, self.packed), _same(v, self.packed)
 
     def _dequantize(self, keys: Keys) -> tuple[Tensor, Tensor]:
-        pool = self.pool
-        if pool.k_int8 is None or pool.v_int8 is None:
-            raise ValueError(
-                "the batch marks segments as quantised, and this layer has no int8 planes; "
-                "give LayerKV k_int8, v_int8, k_scale and v_scale"
-            )
-        if pool.k_scale is None or pool.v_scale is None:
-            raise ValueError("int8 planes need k_scale and v_scale, [num_cold_slots, kv_heads]")
+        k, v, k_scale, v_scale = self.pool.quantized_planes()
         run = slice(keys.start, keys.start + keys.length)
         index: Tensor | slice = run if keys.index is None else keys.index
         return (
-            _same(pool.k_int8[index] * pool.k_scale[index].unsqueeze(-1), self.packed),
-            _same(pool.v_int8[index] * pool.v_scale[index].unsqueeze(-1), self.packed),
+            _same(k[index] * k_scale[index].unsqueeze(-1), self.packed),
+            _same(v[index] * v_scale[index].unsqueeze(-1), self.packed),
         )
 
 

@@ -7,7 +7,6 @@ give is finite; `rest` units are merged into it one by one.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,9 +25,7 @@ from radixlang.kernels.cpu.calls import (
     Unit,
     keys_of,
 )
-
-if TYPE_CHECKING:
-    from radixlang.kernels.plan.plan import AttentionPlan
+from radixlang.kernels.plan.plan import AttentionPlan
 
 SMALL_QUERIES = 16  # branches with up to this many new tokens share one padded call
 IN_PLACE_BYTES = 196_608  # keys in one run that are worth a call of their own

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from radixlang.kernels.gpu.backend import store_and_attend
 from radixlang.kernels.gpu.device_plan import Capacity, CapacityError, DevicePlan
+from radixlang.kernels.gpu.layer import AttentionLayer
+from radixlang.kernels.gpu.plan_units import launches_of, units_of
+from radixlang.kernels.gpu.work_units import UnitPlan
+from radixlang.kernels.layer_kv import LayerKV
+from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.plan import AttentionPlan
-from radixlang.kernels.plan.work_units import UnitPlan
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
@@ -31,7 +37,7 @@ class GraphPlan:
     padded with slot -1 and position 0.
     """
 
-    backend = "triton"
+    rotates = True
 
     def __init__(
         self,
@@ -65,7 +71,9 @@ class GraphPlan:
             units = self._units(self._like, window, itemsize)
             num_slots, num_units, num_parts = self._sizes
             capacity = Capacity.for_decode(
-                self._like.launches(itemsize, tile_rows=self.num_tokens, quantized=self._quantized),
+                launches_of(
+                    self._like, itemsize, tile_rows=self.num_tokens, quantized=self._quantized
+                ),
                 num_tokens=self.num_tokens,
                 num_slots=num_slots,
                 num_units=num_units,
@@ -77,7 +85,23 @@ class GraphPlan:
         return found
 
     def _units(self, plan: AttentionPlan, window: int | None, itemsize: int) -> UnitPlan:
-        return plan.units(window, itemsize, tile_rows=self.num_tokens, quantized=self._quantized)
+        return units_of(
+            plan, window, itemsize, tile_rows=self.num_tokens, quantized=self._quantized
+        )
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        layer_kv: LayerKV,
+        options: AttentionOptions,
+        rotations: Tensor | None,
+    ) -> Tensor:
+        """As `AttentionPlan.attend`, over the padded batch."""
+        units = self.device_plan(options.window, q.element_size())
+        layer = AttentionLayer(self.num_kv_heads, self.group_size, self.head_dim, options)
+        return store_and_attend(q, k, v, layer_kv, self.new_slots, units, layer, rotations)
 
     def load(self, plan: AttentionPlan) -> None:
         """Take over a decode plan for the next replay.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import triton
@@ -12,36 +12,22 @@ from torch import Tensor
 from radixlang.kernels.gpu.advance_tails import advance_tails
 from radixlang.kernels.gpu.append_kv import append_kv
 from radixlang.kernels.gpu.device_plan import EXTEND_AT, ROWS_AT, TOKENS_AT, DevicePlan
+from radixlang.kernels.gpu.layer import AttentionLayer
 from radixlang.kernels.gpu.rotary_append import rotary_append as rotary_append_kernel
 from radixlang.kernels.gpu.tiles import block_d
-from radixlang.kernels.gpu.tree_attn import extend_attn, tree_attn_partial
+from radixlang.kernels.gpu.tree_attn import extend_attn, option_arguments, tree_attn_partial
 from radixlang.kernels.gpu.tree_merge import tree_merge
-from radixlang.kernels.plan.work_units import FIELDS
-
-if TYPE_CHECKING:
-    from radixlang.kernels.attention import LayerKV
+from radixlang.kernels.gpu.work_units import FIELDS
+from radixlang.kernels.layer_kv import LayerKV
 
 MERGE_PARTS = 8  # partials of a row read together
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """What the kernels are told about one attention layer."""
-
-    num_kv_heads: int
-    group_size: int
-    head_dim: int
-    scale: float
-    window: int | None = None
-    soft_cap: float | None = None
-    sinks: Tensor | None = None  # [num_heads]
 
 
 def attend_triton(
     q: Tensor,
     pool: LayerKV,
     plan: DevicePlan,
-    layer: Layer,
+    layer: AttentionLayer,
     *,
     with_lse: bool = False,
 ) -> tuple[Tensor, Tensor]:
@@ -72,36 +58,25 @@ class _Args:
     q: Tensor
     pool: LayerKV
     plan: DevicePlan
-    layer: Layer
+    layer: AttentionLayer
     part_out: Tensor
     part_lse: Tensor
     out: Tensor
     lse: Tensor
     with_lse: bool
 
-    @property
-    def sinks(self) -> Tensor:
-        return self.lse if self.layer.sinks is None else self.layer.sinks
-
-    def constants(self) -> dict[str, Any]:
-        """Compile-time choices that the partial and the extend kernel share."""
+    def shared(self) -> dict[str, Any]:
+        """Keyword arguments that the partial and the extend kernel share."""
         layer = self.layer
         return {
             "GROUP": layer.group_size,
             "HEAD_DIM": layer.head_dim,
             "BLOCK_D": block_d(layer.head_dim),
-            "SOFT_CAP": layer.soft_cap is not None,
-            "WINDOW": layer.window is not None,
-            "SINKS": layer.sinks is not None,
+            **option_arguments(layer.options, unused=self.lse),
             "WITH_LSE": self.with_lse,
             "UPCAST": interpreting(),  # the interpreter's bf16 arithmetic is wrong, silently
             "PRECISION": dot_precision(self.q.dtype),
         }
-
-    def numbers(self) -> tuple[float, float, int]:
-        """Scale, soft cap and window, with what the kernel ignores in place of None."""
-        layer = self.layer
-        return layer.scale, layer.soft_cap or 1.0, layer.window or 0
 
 
 def interpreting() -> bool:
@@ -119,21 +94,15 @@ def _launch_partial(args: _Args, index: int) -> None:
     tile, quantized, room = plan.capacity.lists[index]
     if room == 0:
         return
-    planes = (pool.k_int8, pool.v_int8) if quantized else (pool.k, pool.v)
-    scales = (pool.k_scale, pool.v_scale) if quantized else (args.lse, args.lse)
-    if planes[0] is None or planes[1] is None or scales[0] is None or scales[1] is None:
-        raise ValueError(
-            "the batch marks segments as quantised, and this layer has no int8 planes; "
-            "give LayerKV k_int8, v_int8, k_scale and v_scale"
-        )
+    planes, scales = _planes(pool, args.lse, quantized)
     heads = args.layer.num_kv_heads
     tree_attn_partial[(room, heads)](
         args.q, *planes, *scales, args.out, args.part_out, args.part_lse, args.lse,
-        args.sinks, views["slots"], views["units"][plan.list_starts[index] * FIELDS :],
+        views["slots"], views["units"][plan.list_starts[index] * FIELDS :],
         plan.header(index), views["row_token"], views["row_pos"], views["row_first"],
         views["row_part"], views["row_count"], args.q.stride(0), planes[0].stride(0), heads,
-        *args.numbers(), BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, QUANT=quantized,
-        num_warps=tile.num_warps, num_stages=tile.num_stages, **args.constants(),
+        BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, QUANT=quantized,
+        num_warps=tile.num_warps, num_stages=tile.num_stages, **args.shared(),
     )  # fmt: skip
 
 
@@ -144,10 +113,10 @@ def _launch_extend(args: _Args) -> None:
     tile, room = plan.capacity.extend
     heads = args.layer.num_kv_heads
     extend_attn[(room, heads)](
-        args.q, pool.k, pool.v, args.out, args.lse, args.sinks, views["slots"], views["extend"],
+        args.q, pool.k, pool.v, args.out, args.lse, views["slots"], views["extend"],
         plan.header(EXTEND_AT), views["row_token"], views["row_pos"], args.q.stride(0),
-        pool.k.stride(0), heads, *args.numbers(), BLOCK_M=tile.block_m, BLOCK_N=tile.block_n,
-        num_warps=tile.num_warps, num_stages=tile.num_stages, **args.constants(),
+        pool.k.stride(0), heads, BLOCK_M=tile.block_m, BLOCK_N=tile.block_n,
+        num_warps=tile.num_warps, num_stages=tile.num_stages, **args.shared(),
     )  # fmt: skip
 
 
@@ -156,11 +125,12 @@ def _launch_merge(args: _Args) -> None:
     num_tokens, num_heads, dim = args.out.shape
     if plan.capacity.num_parts == 0 and num_tokens == plan.capacity.num_tokens:
         return  # every row has one part and nothing is padding
+    sinks = args.layer.options.sinks
     tree_merge[(num_tokens, num_heads)](
-        args.part_out, args.part_lse, args.out, args.lse, args.sinks,
+        args.part_out, args.part_lse, args.out, args.lse, args.lse if sinks is None else sinks,
         views["row_token"], views["row_part"], views["row_count"], plan.header(ROWS_AT),
         plan.header(TOKENS_AT), num_heads, HEAD_DIM=dim, BLOCK_D=block_d(dim),
-        BLOCK_P=MERGE_PARTS, SINKS=args.layer.sinks is not None, WITH_LSE=args.with_lse,
+        BLOCK_P=MERGE_PARTS, SINKS=sinks is not None, WITH_LSE=args.with_lse,
         num_warps=4,
     )  # fmt: skip
 
@@ -184,25 +154,25 @@ def rotary_append(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    turns: Tensor,
+    rotations: Tensor,
     *,
     halves: bool = False,
     quantize: bool = False,
 ) -> Tensor:
-    """Turn q and k, write k and v at `slots` as `append` does, and return the turned q.
+    """Rotate q and k, write k and v at `slots` as `append` does, and return the rotated q.
 
     q [tokens, num_heads, head_dim] and k, v [tokens, kv_heads, head_dim], heads contiguous.
-    turns [tokens, rotary_dim / 2] complex64; dimensions beyond rotary_dim stay. Pairs lie side by
-    side, or with `halves` half of rotary_dim apart.
+    rotations [tokens, rotary_dim / 2] complex64; dimensions beyond rotary_dim stay. Pairs lie
+    side by side, or with `halves` half of rotary_dim apart.
     """
     planes, scales = _planes(pool, slots, quantize)
     num_tokens, num_heads, dim = q.shape
-    heads, angles = k.shape[1], torch.view_as_real(turns)
+    heads, angles = k.shape[1], torch.view_as_real(rotations)
     out = q.new_empty(q.shape)
     rotary_append_kernel[(num_tokens, num_heads + heads)](
         q, k, v, angles, slots, out, *planes, *scales, q.stride(0), k.stride(0), v.stride(0),
         angles.stride(0), planes[0].stride(0), num_heads, heads,
-        HEAD_DIM=dim, ROTARY_DIM=2 * turns.shape[1], BLOCK_P=block_d(dim) // 2, HALVES=halves,
+        HEAD_DIM=dim, ROTARY_DIM=2 * rotations.shape[1], BLOCK_P=block_d(dim) // 2, HALVES=halves,
         QUANT=quantize, num_warps=1,
     )  # fmt: skip
     return out
@@ -214,9 +184,7 @@ def _planes(
     """Where keys and values go, and their scales (`unused` where there are none)."""
     if not quantize:
         return (pool.k, pool.v), (unused, unused)
-    k, v, k_scale, v_scale = pool.k_int8, pool.v_int8, pool.k_scale, pool.v_scale
-    if k is None or v is None or k_scale is None or v_scale is None:
-        raise ValueError("this layer has no int8 planes to quantise into; see LayerKV")
+    k, v, k_scale, v_scale = pool.quantized_planes()
     return (k, v), (k_scale, v_scale)
 
 
@@ -229,7 +197,7 @@ def advance(plan: DevicePlan, new_slots: Tensor) -> None:
     )  # fmt: skip
 
 
-def _check_queries(q: Tensor, plan: DevicePlan, layer: Layer) -> None:
+def _check_queries(q: Tensor, plan: DevicePlan, layer: AttentionLayer) -> None:
     dim, num_heads = layer.head_dim, layer.num_kv_heads * layer.group_size
     if q.shape[1:] != (num_heads, dim) or q.stride()[1:] != (dim, 1):
         raise ValueError(

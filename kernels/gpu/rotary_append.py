@@ -16,35 +16,35 @@ from radixlang.kernels.gpu.append_kv import int8_scale, to_int8
 
 @triton.jit
 def rotary_append(
-    q_ptr, k_ptr, v_ptr, turns_ptr, slots_ptr, out_ptr, pool_k_ptr, pool_v_ptr,
+    q_ptr, k_ptr, v_ptr, rotations_ptr, slots_ptr, out_ptr, pool_k_ptr, pool_v_ptr,
     k_scale_ptr, v_scale_ptr,
-    q_stride, k_stride, v_stride, turn_stride, slot_stride, num_heads, num_kv_heads,
+    q_stride, k_stride, v_stride, rotation_stride, slot_stride, num_heads, num_kv_heads,
     HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, BLOCK_P: tl.constexpr,
     HALVES: tl.constexpr, QUANT: tl.constexpr,
 ):  # fmt: skip
     """Grid (tokens, query heads + key heads): one head of one token a program.
 
-    q [tokens, num_heads, HEAD_DIM] goes turned to `out` (contiguous); k turned and v as it is to
-    their slot, as int8 with a scale a head where QUANT. A negative slot is padding: nothing is
-    stored for it. turns [tokens, ROTARY_DIM / 2, 2] are cosines and sines; a pair is (2p, 2p + 1),
-    with HALVES (p, p + ROTARY_DIM / 2); dimensions from ROTARY_DIM on stay as they are.
+    q [tokens, num_heads, HEAD_DIM] goes rotated to `out` (contiguous); k rotated and v as it is
+    to their slot, as int8 with a scale a head where QUANT. A negative slot is padding: nothing is
+    stored for it. rotations [tokens, ROTARY_DIM / 2, 2] are cosines and sines; a pair is
+    (2p, 2p + 1), with HALVES (p, p + ROTARY_DIM / 2); dimensions from ROTARY_DIM on stay.
     """
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     p = tl.arange(0, BLOCK_P)
     ok = p < HEAD_DIM // 2
-    turned = p < ROTARY_DIM // 2
+    rotated = p < ROTARY_DIM // 2
     if HALVES:
-        a = tl.where(turned, p, 2 * p)
-        b = tl.where(turned, p + ROTARY_DIM // 2, 2 * p + 1)
+        a = tl.where(rotated, p, 2 * p)
+        b = tl.where(rotated, p + ROTARY_DIM // 2, 2 * p + 1)
     else:
         a = 2 * p
         b = 2 * p + 1
-    turn = turns_ptr + token * turn_stride + 2 * p
-    cosine = tl.load(turn, mask=turned, other=1.0)
-    sine = tl.load(turn + 1, mask=turned, other=0.0)
+    rotation = rotations_ptr + token * rotation_stride + 2 * p
+    cosine = tl.load(rotation, mask=rotated, other=1.0)
+    sine = tl.load(rotation + 1, mask=rotated, other=0.0)
     if head < num_heads:
-        x, y = _turned(q_ptr + token * q_stride + head * HEAD_DIM, a, b, ok, cosine, sine)
+        x, y = _rotated(q_ptr + token * q_stride + head * HEAD_DIM, a, b, ok, cosine, sine)
         target = out_ptr + (token * num_heads + head) * HEAD_DIM
         tl.store(target + a, x.to(out_ptr.dtype.element_ty), mask=ok)
         tl.store(target + b, y.to(out_ptr.dtype.element_ty), mask=ok)
@@ -53,8 +53,8 @@ def rotary_append(
     if slot < 0:
         return
     head -= num_heads
-    x, y = _turned(k_ptr + token * k_stride + head * HEAD_DIM, a, b, ok, cosine, sine)
-    x = x.to(k_ptr.dtype.element_ty)  # as if the turned key had been written and read
+    x, y = _rotated(k_ptr + token * k_stride + head * HEAD_DIM, a, b, ok, cosine, sine)
+    x = x.to(k_ptr.dtype.element_ty)  # as if the rotated key had been written and read
     y = y.to(k_ptr.dtype.element_ty)
     source = v_ptr + token * v_stride + head * HEAD_DIM
     value_x = tl.load(source + a, mask=ok, other=0.0)
@@ -66,7 +66,7 @@ def rotary_append(
 
 
 @triton.jit
-def _turned(source, a, b, ok, cosine, sine):
+def _rotated(source, a, b, ok, cosine, sine):
     x = tl.load(source + a, mask=ok, other=0.0).to(tl.float32)
     y = tl.load(source + b, mask=ok, other=0.0).to(tl.float32)
     return x * cosine - y * sine, x * sine + y * cosine

@@ -10,11 +10,29 @@ finite sentinel, and what is masked is loaded as 0 so that an unowned slot's NaN
 # (the arguments of jitted functions are pointers and tiles, which Python has no types for)
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from radixlang.kernels.options import AttentionOptions
 
 UNIT_FIELDS = tl.constexpr(8)  # slot index, keys, position, first row, rows, rank, base, branch
 LOG2E = tl.constexpr(1.4426950408889634)
+
+
+def option_arguments(options: AttentionOptions, *, unused: Tensor) -> dict[str, Any]:
+    """A layer's options as arguments of both kernels, with what they ignore in place of None."""
+    return {
+        "scale": options.scale,
+        "soft_cap": options.soft_cap or 1.0,
+        "window": options.window or 0,
+        "sinks_ptr": unused if options.sinks is None else options.sinks,
+        "SOFT_CAP": options.soft_cap is not None,
+        "WINDOW": options.window is not None,
+        "SINKS": options.sinks is not None,
+    }
 
 
 @triton.jit
@@ -121,9 +139,9 @@ def _share_beside_sink(sinks_ptr, q_head, row_ok, lse):
 @triton.jit
 def tree_attn_partial(
     q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, out_ptr, part_out_ptr, part_lse_ptr,
-    lse_ptr, sinks_ptr, slots_ptr, units_ptr, num_units_ptr,
+    lse_ptr, slots_ptr, units_ptr, num_units_ptr,
     row_token_ptr, row_pos_ptr, row_first_ptr, row_part_ptr, row_count_ptr,
-    q_stride, slot_stride, num_heads, scale, soft_cap, window,
+    q_stride, slot_stride, num_heads, scale, soft_cap, window, sinks_ptr,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SOFT_CAP: tl.constexpr, WINDOW: tl.constexpr,
     QUANT: tl.constexpr, SINKS: tl.constexpr, WITH_LSE: tl.constexpr,
@@ -192,9 +210,9 @@ def tree_attn_partial(
 
 @triton.jit
 def extend_attn(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, sinks_ptr, slots_ptr, units_ptr, num_units_ptr,
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, slots_ptr, units_ptr, num_units_ptr,
     row_token_ptr, row_pos_ptr,
-    q_stride, slot_stride, num_heads, scale, soft_cap, window,
+    q_stride, slot_stride, num_heads, scale, soft_cap, window, sinks_ptr,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SOFT_CAP: tl.constexpr, WINDOW: tl.constexpr,
     SINKS: tl.constexpr, WITH_LSE: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,

@@ -2,65 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from radixlang.kernels.gpu.tiles import CDNA3, Tile, launches
-from radixlang.kernels.plan.topology import GRID, Topology, build_topology, grow, ranges
-from radixlang.kernels.plan.tree_batch import TreeBatch, check_batch
-
-if TYPE_CHECKING:
-    from radixlang.kernels.cpu.schedule import CpuSchedule
-    from radixlang.kernels.gpu.device_plan import DevicePlan
-    from radixlang.kernels.plan.work_units import UnitPlan
-
-__all__ = ["AttentionPlan", "TreeBatch", "plan_attention"]
-
-RESERVE = 64  # decode steps that a device plan has room for
-CPU_SPARE_BYTES = 196_608  # of keys, which are read while a call begins and ends
+from radixlang.kernels.layer_kv import LayerKV
+from radixlang.kernels.options import AttentionOptions
+from radixlang.kernels.plan.topology import Topology, grow, ranges
+from radixlang.kernels.plan.tree_batch import TreeBatch
 
 
-def plan_attention(
-    batch: TreeBatch,
-    *,
-    num_heads: int,
-    num_kv_heads: int,
-    head_dim: int,
-    deterministic: bool = False,
-    device: torch.device | str = "cpu",
-    backend: str | None = None,
-) -> AttentionPlan:
-    """Check a batch and plan attention over it for every layer of one model.
+class AttentionBackend(Protocol):
+    """Attends over one plan, and keeps what it has built from it for the layers.
 
-    `backend` is "cpu" or "triton", by default what suits the device ("triton" on host memory
-    needs Triton's interpreter), or "reference": slow, in float64, for probes; it cannot advance.
-    With `deterministic`, splits do not depend on the batch: a branch's result has the same bits
-    alone and in any company. Raises ValueError where the batch or the heads contradict themselves.
+    A plan has a backend of its own, made by `plan_attention`; the plan knows no more of it than
+    stands here.
     """
-    if num_heads < 1 or num_kv_heads < 1 or num_heads % num_kv_heads:
-        raise ValueError(
-            f"{num_heads} query heads do not divide among {num_kv_heads} key heads; "
-            "num_heads must be a multiple of num_kv_heads"
-        )
-    if backend not in (None, "cpu", "triton", "reference"):
-        raise ValueError(f"backend={backend!r} is neither 'cpu', 'triton' nor 'reference'")
-    check_batch(batch)
-    backend = backend or ("cpu" if torch.device(device).type == "cpu" else "triton")
-    spare_reads = CPU_SPARE_BYTES // (num_kv_heads * head_dim * 4) if backend == "cpu" else 0
-    topology = build_topology(batch, deterministic=deterministic, spare_reads=spare_reads)
-    return AttentionPlan(
-        topology,
-        batch,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        deterministic=deterministic,
-        device=torch.device(device),
-        backend=backend,
-    )
+
+    name: str
+    spare_bytes: int  # of keys that are read for nothing while a call begins and ends
+    rotates: bool  # whether `attend` takes `rotations`, and rotates q and k itself
+    can_advance: bool
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        layer_kv: LayerKV,
+        plan: AttentionPlan,
+        options: AttentionOptions,
+        rotations: Tensor | None,
+    ) -> Tensor:
+        """See `kernels.attention.attend`; shapes are checked."""
+        ...
+
+    def advance(self, plan: AttentionPlan, ranked_slots: NDArray[np.int64]) -> None:
+        """Follow the decode step that the plan has just taken, [num_branches] slots by rank."""
+        ...
 
 
 class AttentionPlan:
@@ -80,7 +62,7 @@ class AttentionPlan:
         head_dim: int,
         deterministic: bool,
         device: torch.device,
-        backend: str,
+        backend: AttentionBackend,
     ) -> None:
         self.topology = topology
         self.batch = batch  # as it was before any step
@@ -97,12 +79,15 @@ class AttentionPlan:
         self.packed_shape = (self.num_tokens, self.group_size, num_kv_heads, head_dim)
         self.kv_shape = (self.num_tokens, num_kv_heads, head_dim)
         self._extra: list[NDArray[np.int64]] = []  # by step, the slots of all tails by rank
-        self._schedules: dict[int | None, CpuSchedule] = {}
-        self._device_plans: dict[tuple[int | None, int], DevicePlan] = {}
         self._set_rows(_new_slots(batch), _positions(batch))
         order = topology.row_permutation()
         self.row_order = None if order is None else torch.from_numpy(order).to(device)
         self.row_inverse = None if self.row_order is None else torch.argsort(self.row_order)
+
+    @property
+    def rotates(self) -> bool:
+        """Whether `attend` takes rotations, and rotates q and k itself."""
+        return self.backend.rotates
 
     @property
     def is_decode(self) -> bool:
@@ -150,10 +135,13 @@ class AttentionPlan:
         """Move a decode plan on by one token a branch: each tail gains a slot, each row a position.
 
         `new_slots` is [num_branches] in flat order. Raises ValueError for a plan that is not a
-        pure decode (build a new plan), or when the number of slots is not the number of branches.
+        pure decode (build a new plan), for another number of slots than of branches, and for a
+        backend that cannot advance.
         """
-        if self.backend == "reference":
-            raise ValueError("a plan for the reference cannot advance; build one for every step")
+        if not self.backend.can_advance:
+            raise ValueError(
+                f"a plan for the {self.backend.name} cannot advance; build one for every step"
+            )
         if not self.is_decode:
             raise ValueError(
                 f"only a pure decode plan can advance; this one has {self.num_tokens} new tokens "
@@ -167,99 +155,28 @@ class AttentionPlan:
         ranked = slots if self.row_order is None else slots[self.topology.branch_order]
         self._extra.append(ranked)
         self._move_rows(slots)
-        self._schedules = {
-            window: schedule
-            for window, schedule in self._schedules.items()
-            if schedule.advance(ranked)
-        }
-        self._advance_device_plans()
+        self.backend.advance(self, ranked)
 
-    def _advance_device_plans(self) -> None:
-        if self.backend != "triton":
-            return
-        if self.num_steps == RESERVE or self._begins_a_chunk():
-            self.topology = grow(self.topology, self._grown())
-            self._extra.clear()
-            self._device_plans.clear()
-            return
-        from radixlang.kernels.gpu.launch import advance
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        layer_kv: LayerKV,
+        options: AttentionOptions,
+        rotations: Tensor | None,
+    ) -> Tensor:
+        """See `kernels.attention.attend`, which checks shapes first."""
+        return self.backend.attend(q, k, v, layer_kv, self, options, rotations)
 
-        for device_plan in self._device_plans.values():
-            advance(device_plan, self.new_slots)
+    def current_topology(self) -> Topology:
+        """The topology with what decoding has added to the tails."""
+        return grow(self.topology, self._grown()) if self.num_steps else self.topology
 
-    def _begins_a_chunk(self) -> bool:
-        """Whether tails have grown over the deterministic grid, where a new plan would cut them."""
-        return self.deterministic and not bool((self.host_positions % GRID).all())
-
-    def cpu_schedule(self, window: int | None) -> CpuSchedule:
-        """The calls a layer makes on the CPU; built at first use, kept until it no longer holds."""
-        if window is not None and window > self.max_position:
-            window = None  # nothing is out of reach yet
-        schedule = self._schedules.get(window)
-        if schedule is None:
-            from radixlang.kernels.cpu.schedule import build_schedule
-
-            schedule = self._schedules[window] = build_schedule(self, window)
-        return schedule
-
-    def device_plan(self, window: int | None, itemsize: int) -> DevicePlan:
-        """The units of a layer in device memory; built at first use, advanced with the plan."""
-        found = self._device_plans.get((window, itemsize))
-        if found is None:
-            from radixlang.kernels.gpu.device_plan import Capacity, DevicePlan
-
-            units = self.units(window, itemsize)
-            found = DevicePlan(Capacity.of(units), self.device)
-            found.load(units)
-            self._device_plans[window, itemsize] = found
-        return found
-
-    def launches(
-        self, itemsize: int, *, tile_rows: int, quantized: bool
-    ) -> tuple[tuple[Tile, bool], ...]:
-        """(tile, quantised) of every launch that a decode plan with these tiles can need."""
-        return launches(
-            self.group_size,
-            self.head_dim,
-            itemsize=itemsize,
-            arch=_device_shape(self.device)[1],
-            tile_rows=tile_rows,
-            quantized=quantized,
-            deterministic=self.deterministic,
-        )
-
-    def units(
-        self, window: int | None, itemsize: int, *, tile_rows: int = 0, quantized: bool = False
-    ) -> UnitPlan:
-        """The plan cut for this device; a plan that has advanced is cut as it now stands."""
-        from radixlang.kernels.plan.work_units import build_units
-
-        topology = self.topology
-        if self.num_steps:
-            topology = grow(topology, self._grown())
-        num_sms, arch = _device_shape(self.device)
-        return build_units(
-            topology,
-            group_size=self.group_size,
-            num_kv_heads=self.num_kv_heads,
-            head_dim=self.head_dim,
-            window=window,
-            deterministic=self.deterministic,
-            num_sms=num_sms,
-            itemsize=itemsize,
-            arch=arch,
-            tile_rows=tile_rows,
-            quantized=quantized,
-        )
-
-
-def _device_shape(device: torch.device) -> tuple[int, int]:
-    """Multiprocessors and compute capability; an H100's where there is no device to ask."""
-    if device.type != "cuda":
-        return 132, 90
-    properties = torch.cuda.get_device_properties(device)
-    arch = CDNA3 if torch.version.hip else 10 * properties.major + properties.minor
-    return properties.multi_processor_count, arch
+    def restart(self) -> None:
+        """Make what decoding has added part of the topology, as if it had been built now."""
+        self.topology = self.current_topology()
+        self._extra.clear()
 
 
 def _new_slots(batch: TreeBatch) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import TreeBatch
 
 
@@ -17,28 +18,21 @@ def attend_reference(
     k: Tensor,
     v: Tensor,
     batch: TreeBatch,
-    *,
-    scale: float,
-    window: int | None = None,
-    soft_cap: float | None = None,
-    sinks: Tensor | None = None,
+    options: AttentionOptions,
 ) -> Tensor:
     """Attention of every flat row over its own gathered path, in float64.
 
     q [num_tokens, num_heads, head_dim]; k, v [num_slots, num_kv_heads, head_dim] with the new
-    tokens already written; sinks [num_heads]. Returns q's shape.
+    tokens already written. Returns q's shape.
     """
     out, row = [], 0
     for branch, count in enumerate(batch.branch_num_queries.tolist()):
         slots, positions = path_of(batch, int(batch.branch_segment[branch]))
         first = int(batch.branch_query_start[branch])
-        visible = visible_keys(np.arange(first, first + count), positions, window)
-        rows = q[row : row + count]
-        o, lse = partial_reference(
-            rows, k[slots], v[slots], visible, scale=scale, soft_cap=soft_cap
-        )
-        if sinks is not None:
-            o = o * torch.sigmoid(lse - sinks.double())[..., None]
+        visible = visible_keys(np.arange(first, first + count), positions, options.window)
+        o, lse = partial_reference(q[row : row + count], k[slots], v[slots], visible, options)
+        if options.sinks is not None:
+            o = o * torch.sigmoid(lse - options.sinks.double())[..., None]
         out.append(o)
         row += count
     return torch.cat(out)
@@ -80,21 +74,20 @@ def partial_reference(
     k: Tensor,
     v: Tensor,
     visible: Tensor,
-    *,
-    scale: float,
-    soft_cap: float | None = None,
+    options: AttentionOptions,
 ) -> tuple[Tensor, Tensor]:
     """Normalised attention and natural log-sum-exp of every row over one stretch of keys.
 
-    q [rows, num_heads, d]; k, v [keys, num_kv_heads, d]; visible [rows, keys]. Returns
-    o [rows, num_heads, d] and lse [rows, num_heads]; a row that sees nothing has (0, -inf).
+    q [rows, num_heads, d]; k, v [keys, num_kv_heads, d]; visible [rows, keys], which stands for
+    the window. Returns o [rows, num_heads, d] and lse [rows, num_heads], without sinks; a row
+    that sees nothing has (0, -inf).
     """
     group = q.shape[1] // k.shape[1]
     keys = k.double().repeat_interleave(group, dim=1)
     values = v.double().repeat_interleave(group, dim=1)
-    scores = torch.einsum("rhd,khd->hrk", q.double(), keys) * scale
-    if soft_cap is not None:
-        scores = soft_cap * torch.tanh(scores / soft_cap)
+    scores = torch.einsum("rhd,khd->hrk", q.double(), keys) * options.scale
+    if options.soft_cap is not None:
+        scores = options.soft_cap * torch.tanh(scores / options.soft_cap)
     scores = scores.masked_fill(~visible[None], -torch.inf)
     lse = torch.logsumexp(scores, dim=-1)
     weights = torch.where(

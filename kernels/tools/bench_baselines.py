@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from radixlang.kernels.attention import LayerKV, attend
-from radixlang.kernels.plan.plan import plan_attention
+from radixlang.kernels.attention import attend, plan_attention
+from radixlang.kernels.layer_kv import LayerKV
+from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.reference.attention import path_of
 from radixlang.kernels.tools.bench_shapes import Shape, without_sharing
@@ -74,7 +75,7 @@ def ours(case: Case, *, sharing: bool = True, deterministic: bool = False) -> Ru
         device=device, deterministic=deterministic,
     )  # fmt: skip
     k, v = case.pool.k[plan.new_slots], case.pool.v[plan.new_slots]
-    return lambda: attend(case.q, k, v, case.pool, plan, scale=case.scale)
+    return lambda: attend(case.q, k, v, case.pool, plan, AttentionOptions(case.scale))
 
 
 def gather_and_sdpa(case: Case) -> Run:

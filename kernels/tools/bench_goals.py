@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from radixlang.kernels.plan.plan import plan_attention
+from radixlang.kernels.attention import plan_attention
+from radixlang.kernels.cpu.backend import cpu_schedule
+from radixlang.kernels.gpu.plan_units import units_of
 from radixlang.kernels.tools.bench_shapes import CPU_ONLY, GOALS, Row
 from radixlang.kernels.tools.forests import level_forest
 
@@ -139,9 +141,9 @@ def planning_ms() -> dict[str, float]:
         begin = time.perf_counter()
         plan = plan_attention(batch, num_heads=9, num_kv_heads=3, head_dim=64)
         planned = time.perf_counter()
-        plan.cpu_schedule(None)
+        cpu_schedule(plan, None)
         called = time.perf_counter()
-        plan.units(None, 2)
+        units_of(plan, None, 2)
         cut = time.perf_counter()
         plan.advance(100_000 + np.arange(256, dtype=np.int32))
         times = (planned - begin, called - planned, cut - called, time.perf_counter() - cut)

@@ -138,7 +138,7 @@ def argument_type(name: str, variant: Variant) -> str:
             return "*i64"
         case "logits_ptr" | "temperature_ptr" | "top_p_ptr" | "min_p_ptr":
             return "*fp32"
-        case "lse_ptr" | "sinks_ptr" | "turns_ptr":
+        case "lse_ptr" | "sinks_ptr" | "rotations_ptr":
             return "*fp32"
         case "slots_ptr" if variant.stores:
             return "*i64"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from radixlang.errors import ParameterError
-from radixlang.kernels.attention import LayerKV
+from radixlang.kernels.layer_kv import LayerKV
 
 Slots = NDArray[np.int32]
 

@@ -12,8 +12,9 @@ from typing import Literal
 import numpy as np
 import torch
 
-from radixlang.kernels.attention import LayerKV, attend
-from radixlang.kernels.plan.plan import plan_attention
+from radixlang.kernels.attention import attend, plan_attention
+from radixlang.kernels.layer_kv import LayerKV
+from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.reference.attention import attend_reference
 from radixlang.runtime.models.gguf.config import gguf_config
@@ -87,8 +88,8 @@ def attention_error(device: str) -> float:
         batch, num_heads=heads, num_kv_heads=kv_heads, head_dim=dim, device=device
     )
     layer = LayerKV(*(each.to(device) for each in held))
-    out = attend(q.to(device), k.to(device), v.to(device), layer, plan, scale=scale)
-    expected = attend_reference(q, layer.k.cpu(), layer.v.cpu(), batch, scale=scale)
+    out = attend(q.to(device), k.to(device), v.to(device), layer, plan, AttentionOptions(scale))
+    expected = attend_reference(q, layer.k.cpu(), layer.v.cpu(), batch, AttentionOptions(scale))
     return float((out.cpu().double() - expected).abs().max())
 
 

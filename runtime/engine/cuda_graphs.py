@@ -16,6 +16,7 @@ from torch import Tensor
 
 from radixlang.kernels.gpu.device_plan import CapacityError
 from radixlang.kernels.gpu.graph_plan import GraphPlan, bucket_of
+from radixlang.kernels.gpu.plan_units import units_of
 from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.runtime.cache.kv_cache import KVCache
 from radixlang.runtime.models.model import CausalModel
@@ -124,7 +125,7 @@ class DecodeGraphs:
 
 def _room_for(plan: AttentionPlan, bucket: int, itemsize: int) -> GraphPlan:
     """A plan of fixed size with room for about twice what this step needs."""
-    units = plan.units(None, itemsize)
+    units = units_of(plan, None, itemsize)
     scale = 2 * -(-bucket // plan.num_tokens)  # the bucket may yet fill up
     return GraphPlan(
         plan,

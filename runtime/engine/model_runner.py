@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from radixlang.kernels.plan.plan import AttentionPlan, TreeBatch
+from radixlang.kernels.plan.plan import AttentionPlan
+from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.reference.attention import path_of
 from radixlang.runtime.cache.lease import Lease
 from radixlang.runtime.cache.page_pool import Slots

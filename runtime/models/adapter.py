@@ -23,7 +23,9 @@ import torch
 import torch.nn.functional as F
 
 from radixlang.errors import ModelFormatError
-from radixlang.kernels.attention import LayerKV, attend
+from radixlang.kernels.attention import attend
+from radixlang.kernels.layer_kv import LayerKV
+from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import chain
 from radixlang.runtime.models.config import ModelConfig, as_ids
 from radixlang.runtime.models.model import plan_for
@@ -134,10 +136,7 @@ def attention(
         v.contiguous(),
         step.kv[index],
         step.plan,
-        scale=scale,
-        window=sliding_window or None,
-        soft_cap=softcap,
-        sinks=s_aux,
+        AttentionOptions(scale, window=sliding_window or None, soft_cap=softcap, sinks=s_aux),
     )
     return out[None, ..., :value_dim], None
 

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from radixlang.kernels.attention import attend
+from radixlang.kernels.options import AttentionOptions
 from radixlang.runtime.models.config import Activation, ModelConfig
 from radixlang.runtime.models.linear import Linear, RmsNorm
 from radixlang.runtime.models.rotary import Rotary, rotate
@@ -95,6 +96,7 @@ class Decoder:
         self._embed = embed
         self._norm = norm
         self._head = head
+        self._options = layer_options(config)
         self._rotary = [Rotary(rope, config.head_dim, device) for rope in config.ropes]
         self._head_norm = RmsNorm(config.head_dim, config.norm_eps)
         self._activation = ACTIVATIONS[config.activation]
@@ -154,8 +156,7 @@ class Decoder:
         qk, v = qkv[:, :num_turned], qkv[:, num_turned:]
         if layer.qk_gain is not None:
             qk = self._head_norm(qk) * layer.qk_gain
-        fused = plan.backend == "triton"  # the launch that stores the keys turns them
-        if not fused:
+        if not plan.rotates:
             qk = rotate(qk, turn)
         out = attend(
             qk[:, : config.num_heads],
@@ -163,10 +164,8 @@ class Decoder:
             v,
             layer_kv,
             plan,
-            scale=config.attention_scale,
-            window=config.windows[index],
-            soft_cap=config.attention_soft_cap,
-            turns=turn.squeeze(1) if fused else None,
+            self._options[index],
+            rotations=turn.squeeze(1) if plan.rotates else None,
         )
         out = layer.o(out.reshape(hidden.shape[0], -1))
         return out if layer.attn_post_norm is None else layer.attn_post_norm(out)
@@ -176,6 +175,14 @@ class Decoder:
         gate, up = gate_up.chunk(2, dim=-1)
         out = layer.down(self._activation(gate).mul_(up))
         return out if layer.mlp_post_norm is None else layer.mlp_post_norm(out)
+
+
+def layer_options(config: ModelConfig) -> list[AttentionOptions]:
+    """How each layer attends."""
+    return [
+        AttentionOptions(config.attention_scale, window=window, soft_cap=config.attention_soft_cap)
+        for window in config.windows
+    ]
 
 
 def scaled_rows(embed: Embedding, input_ids: torch.Tensor, scale: float) -> torch.Tensor:

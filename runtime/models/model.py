@@ -7,7 +7,9 @@ from typing import Any, Protocol
 
 import torch
 
-from radixlang.kernels.plan.plan import AttentionPlan, TreeBatch, plan_attention
+from radixlang.kernels.attention import plan_attention
+from radixlang.kernels.plan.plan import AttentionPlan
+from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.text.tokenizer import Tokenizer
 

@@ -13,7 +13,7 @@ import pytest
 from benchmarks import step
 from benchmarks.peers import radixlang_run
 from radixlang import Runtime
-from radixlang.kernels.plan.plan import TreeBatch
+from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.reference.attention import slots_seen
 from radixlang.runtime.engine import model_runner as runner
 from radixlang.runtime.metrics.stats import PROFILE_PARTS

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from radixlang.kernels.plan.plan import plan_attention
+from radixlang.kernels.attention import plan_attention
 from radixlang.kernels.plan.tree_batch import TreeBatch, check_batch
 from radixlang.kernels.tools.forests import level_forest
 

@@ -11,10 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radixlang.kernels.attention import LayerKV, attend, attend_packed
+from radixlang.kernels.attention import attend, attend_packed, plan_attention
 from radixlang.kernels.cpu import attention as cpu
-from radixlang.kernels.plan import plan as plan_module
-from radixlang.kernels.plan.plan import AttentionPlan, plan_attention
+from radixlang.kernels.cpu.backend import CpuBackend, cpu_schedule
+from radixlang.kernels.layer_kv import LayerKV
+from radixlang.kernels.options import AttentionOptions
+from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.reference.attention import attend_reference
 from radixlang.kernels.tools.forests import level_forest, poisoned_pool, random_forest
@@ -46,13 +48,9 @@ def run(
     k, v = (torch.randn(plan.num_tokens, kv_heads, dim).to(dtype) for _ in range(2))
     sink = torch.randn(heads) if sinks else None
     scale = dim**-0.5
-    out = attend(
-        q, k, v, LayerKV(k_pool, v_pool), plan,
-        scale=scale, window=window, soft_cap=soft_cap, sinks=sink,
-    )  # fmt: skip
-    expected = attend_reference(
-        q, k_pool, v_pool, batch, scale=scale, window=window, soft_cap=soft_cap, sinks=sink
-    )
+    options = AttentionOptions(scale, window, soft_cap, sink)
+    out = attend(q, k, v, LayerKV(k_pool, v_pool), plan, options)
+    expected = attend_reference(q, k_pool, v_pool, batch, options)
     assert out.dtype == dtype
     return float((out - expected).abs().max() / expected.abs().max().clamp(min=1))
 
@@ -77,7 +75,7 @@ def test_random_forests_match_float64(
     spare_bytes: int,
 ) -> None:
     batch = random_forest(np.random.default_rng(seed), max_queries=queries, longest=400)
-    with patch.object(plan_module, "CPU_SPARE_BYTES", spare_bytes):
+    with patch.object(CpuBackend, "spare_bytes", spare_bytes):
         error = run(
             batch, window=window, soft_cap=soft_cap, sinks=sinks, deterministic=deterministic
         )
@@ -152,7 +150,7 @@ def test_a_window_reads_nothing_behind_it(queries: int) -> None:
     q, k, v = torch.randn(2 * queries, 2, 16), *torch.randn(2, 2 * queries, 1, 16)
     behind = int(batch.branch_query_start[0]) - window + 1
     k_pool[:behind] = v_pool[:behind] = torch.nan
-    out = attend(q, k, v, LayerKV(k_pool, v_pool), plan, scale=0.25, window=window)
+    out = attend(q, k, v, LayerKV(k_pool, v_pool), plan, AttentionOptions(0.25, window=window))
     assert torch.isfinite(out).all()
 
 
@@ -175,8 +173,8 @@ def test_huge_scores_stay_finite(size: float, limit: float, soft_cap: float | No
     k_pool, v_pool = poisoned_pool(batch, 1, 16)
     q, k, v = torch.ones(2, 2, 16), torch.ones(2, 1, 16) * size, torch.randn(2, 1, 16)
     k_pool[:40] = size
-    out = attend(q, k, v, LayerKV(k_pool, v_pool), plan, scale=1.0, soft_cap=soft_cap)
-    expected = attend_reference(q, k_pool, v_pool, batch, scale=1.0, soft_cap=soft_cap)
+    out = attend(q, k, v, LayerKV(k_pool, v_pool), plan, AttentionOptions(1.0, soft_cap=soft_cap))
+    expected = attend_reference(q, k_pool, v_pool, batch, AttentionOptions(1.0, soft_cap=soft_cap))
     assert torch.isfinite(out).all()
     assert (out - expected).abs().max() < limit
 
@@ -218,7 +216,7 @@ def test_halves_join_to_what_attend_gives(
     pool_dtype: torch.dtype,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(plan_module, "CPU_SPARE_BYTES", 0)  # every shared node is read by itself
+    monkeypatch.setattr(CpuBackend, "spare_bytes", 0)  # every shared node is read by itself
     batch = level_forest(branches, lengths, num_queries=queries)
     if not is_in_order:  # the first and the last branch change places
         leaves = batch.branch_segment.copy()
@@ -228,8 +226,8 @@ def test_halves_join_to_what_attend_gives(
     pools = [poisoned_pool(batch, 2, 16, dtype=pool_dtype) for _ in range(2)]
     q, k, v = torch.randn(plan.q_shape), *torch.randn(2, *plan.kv_shape)
     rows = cpu.packed(q, plan.num_kv_heads, pool_dtype)
-    found = attend_packed(rows, k, v, LayerKV(*pools[0]), plan, scale=0.25)
-    expected = attend(q, k, v, LayerKV(*pools[1]), plan, scale=0.25)
+    found = attend_packed(rows, k, v, LayerKV(*pools[0]), plan, AttentionOptions(0.25))
+    expected = attend(q, k, v, LayerKV(*pools[1]), plan, AttentionOptions(0.25))
     if not num_parts:
         assert isinstance(found, torch.Tensor)
         assert torch.equal(found, expected)
@@ -249,12 +247,12 @@ def test_int8_segments_match_their_dequantised_reference(seed: int) -> None:
     k_pool, v_pool = poisoned_pool(batch, 2, 16)
     pool, exact = with_cold_planes(k_pool, v_pool)
     q, k, v = torch.randn(plan.num_tokens, 4, 16), *torch.randn(2, plan.num_tokens, 2, 16)
-    out = attend(q, k, v, pool, plan, scale=0.25)
+    out = attend(q, k, v, pool, plan, AttentionOptions(0.25))
     mixed_k, mixed_v = k_pool.clone(), v_pool.clone()
     for segment in np.flatnonzero(batch.segment_quantized).tolist():
         slots = torch.from_numpy(batch.segment_slots[segment]).long()
         mixed_k[slots], mixed_v[slots] = exact.k[slots], exact.v[slots]
-    expected = attend_reference(q, mixed_k, mixed_v, batch, scale=0.25)
+    expected = attend_reference(q, mixed_k, mixed_v, batch, AttentionOptions(0.25))
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=1e-6)
 
 
@@ -326,9 +324,9 @@ def test_offsets_beyond_two_billion_elements(queries: int, scattered: bool) -> N
     plan = plan_attention(moved, num_heads=3, num_kv_heads=1, head_dim=64)
     q = torch.randn(2 * queries, 3, 64).half()
     k, v = torch.randn(2, 2 * queries, 1, 64).half()
-    out = attend(q, k, v, LayerKV(*planes), plan, scale=0.125)
+    out = attend(q, k, v, LayerKV(*planes), plan, AttentionOptions(0.125))
     batch = dataclasses.replace(batch, segment_slots=near)
-    expected = attend_reference(q, planes[0][far:], planes[1][far:], batch, scale=0.125)
+    expected = attend_reference(q, planes[0][far:], planes[1][far:], batch, AttentionOptions(0.125))
     assert (out - expected).abs().max() < 1e-3
 
 
@@ -353,7 +351,7 @@ def test_deterministic_results_have_the_same_bits_in_any_company(
     def result(which: TreeBatch, rows: slice) -> torch.Tensor:
         plan = plan_attention(which, num_heads=4, num_kv_heads=2, head_dim=16, deterministic=True)
         pool = LayerKV(k_pool, v_pool)
-        return attend(q[rows], k[rows], v[rows], pool, plan, scale=0.25, window=window)
+        return attend(q[rows], k[rows], v[rows], pool, plan, AttentionOptions(0.25, window=window))
 
     together = result(batch, slice(None))
     for branch in range(6):
@@ -373,7 +371,7 @@ def test_shapes_must_agree_with_the_plan(change: dict[str, object], message: str
     k = torch.randn(change.get("k", (2, 2, 16)))  # type: ignore[arg-type, call-overload]
     window = change.get("window")
     with pytest.raises(ValueError, match=message):
-        attend(q, k, k, LayerKV(k_pool, v_pool), plan, scale=1.0, window=window)  # type: ignore[arg-type]
+        attend(q, k, k, LayerKV(k_pool, v_pool), plan, AttentionOptions(1.0, window=window))  # type: ignore[arg-type]
 
 
 def test_a_pool_that_is_not_contiguous_is_refused() -> None:
@@ -393,8 +391,8 @@ def test_long_even_tails_that_drift_apart_are_still_right() -> None:
     """The next tokens do not continue the even layout, so the schedule is built anew."""
     batch = level_forest((3,), (26_000,))
     plan = plan_attention(batch, num_heads=6, num_kv_heads=2, head_dim=16)
-    kept = plan.cpu_schedule(None)
+    kept = cpu_schedule(plan, None)
     assert len(kept.first) == 1
     plan.advance(np.array([78_000, 78_010, 78_005], dtype=np.int32))
-    assert plan.cpu_schedule(None) is not kept
-    assert len(plan.cpu_schedule(None).rest) == 3
+    assert cpu_schedule(plan, None) is not kept
+    assert len(cpu_schedule(plan, None).rest) == 3

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from radixlang.kernels.attention import LayerKV, attend
+from radixlang.kernels.attention import attend, plan_attention
+from radixlang.kernels.cpu.backend import cpu_schedule
 from radixlang.kernels.cpu.split_kv import LEAST, cut
-from radixlang.kernels.plan.plan import plan_attention
+from radixlang.kernels.layer_kv import LayerKV
+from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.reference.attention import attend_reference
 from radixlang.kernels.tools.forests import level_forest, poisoned_pool
@@ -70,8 +72,8 @@ def error_of(batch: TreeBatch, *, sinks: bool = False, dtype: torch.dtype = torc
     q = torch.randn(plan.num_tokens, 6, 16).to(dtype)
     k, v = torch.randn(2, plan.num_tokens, 2, 16).to(dtype)
     sink = torch.randn(6) if sinks else None
-    out = attend(q, k, v, LayerKV(k_pool, v_pool), plan, scale=0.25, sinks=sink)
-    expected = attend_reference(q, k_pool, v_pool, batch, scale=0.25, sinks=sink)
+    out = attend(q, k, v, LayerKV(k_pool, v_pool), plan, AttentionOptions(0.25, sinks=sink))
+    expected = attend_reference(q, k_pool, v_pool, batch, AttentionOptions(0.25, sinks=sink))
     return float((out - expected).abs().max())
 
 
@@ -86,12 +88,8 @@ def test_a_lone_branch_in_pieces(length: int, sinks: bool) -> None:
 @pytest.mark.usefixtures("eight_threads")
 def test_a_shared_node_in_pieces(branches: int) -> None:
     batch = level_forest((1, branches), (1603, 21))
-    assert (
-        plan_attention(batch, num_heads=6, num_kv_heads=2, head_dim=16)
-        .cpu_schedule(None)
-        .rest[0]
-        .keys.pieces
-    )  # type: ignore[union-attr]
+    plan = plan_attention(batch, num_heads=6, num_kv_heads=2, head_dim=16)
+    assert cpu_schedule(plan, None).rest[0].keys.pieces  # type: ignore[union-attr]
     assert error_of(batch) < 1e-6
 
 
@@ -119,11 +117,11 @@ def test_pieces_follow_a_decoding_branch() -> None:
     for length in range(start, start + steps):
         q, k, v = torch.randn(1, 6, 16), *torch.randn(2, 1, 2, 16)
         pool = LayerKV(k_pool, v_pool)
-        out = attend(q, k, v, pool, plan, scale=0.25)
-        assert torch.equal(out, attend(q, k, v, pool, plan_of(length), scale=0.25))
-        expected = attend_reference(q, k_pool, v_pool, batch(length), scale=0.25)
+        out = attend(q, k, v, pool, plan, AttentionOptions(0.25))
+        assert torch.equal(out, attend(q, k, v, pool, plan_of(length), AttentionOptions(0.25)))
+        expected = attend_reference(q, k_pool, v_pool, batch(length), AttentionOptions(0.25))
         torch.testing.assert_close(out.double(), expected, rtol=0, atol=1e-6)
-        pieces = plan.cpu_schedule(None).alone.pieces
+        pieces = cpu_schedule(plan, None).alone.pieces
         counts.append(1 if pieces is None else pieces.count)
         if length < start + steps - 1:
             plan.advance(np.array([length], dtype=np.int32))

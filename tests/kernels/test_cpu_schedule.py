@@ -11,9 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from radixlang.kernels.attention import plan_attention
+from radixlang.kernels.cpu.backend import CpuBackend, cpu_schedule
 from radixlang.kernels.cpu.calls import Causal, Full, Group, Keys, Masked, Unit
-from radixlang.kernels.plan import plan as plan_module
-from radixlang.kernels.plan.plan import AttentionPlan, plan_attention
+from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.kernels.reference.attention import slots_seen
 from radixlang.kernels.tools.bench_shapes import without_sharing
 from radixlang.kernels.tools.forests import level_forest, random_forest
@@ -57,7 +58,7 @@ def visible_to_group(unit: Group) -> list[tuple[int, np.ndarray]]:
 
 def coverage(plan: AttentionPlan, window: int | None) -> list[list[int]]:
     """Slots that the schedule gives every flat row."""
-    schedule = plan.cpu_schedule(window)
+    schedule = cpu_schedule(plan, window)
     found: dict[int, list[int]] = defaultdict(list)
     for unit in (*schedule.first, *schedule.rest):
         for row, slots in visible(unit):
@@ -89,7 +90,7 @@ def test_every_row_sees_every_key_once(
 ) -> None:
     rng = np.random.default_rng(seed)
     batch = random_forest(rng, max_queries=queries, longest=900, quantized=quantized)
-    with patch.object(plan_module, "CPU_SPARE_BYTES", spare_bytes):
+    with patch.object(CpuBackend, "spare_bytes", spare_bytes):
         plan = plan_attention(
             batch, num_heads=4, num_kv_heads=2, head_dim=64, deterministic=deterministic
         )
@@ -111,9 +112,9 @@ def test_tails_are_read_in_place_as_long_as_they_grow_evenly() -> None:
     own = plan.host_new_slots.astype(np.int32)
     found, expected = [], []
     for new in (own + 4, own + 8, own + 12, own + np.array([16, 16, 16, 17]), own + 20):
-        plan.cpu_schedule(None)
+        cpu_schedule(plan, None)
         plan.advance(new)
-        (group,) = plan.cpu_schedule(None).first
+        (group,) = cpu_schedule(plan, None).first
         assert isinstance(group, Group)
         found.append(group.grid)
         expected.append(new.tolist())
@@ -133,7 +134,7 @@ def test_a_draft_shares_the_call_of_the_others_while_that_costs_less(
     batch.branch_num_queries[5] += 2
     batch.branch_query_start[5] -= 2
     plan = plan_attention(batch, num_heads=4, num_kv_heads=2, head_dim=64)
-    first = plan.cpu_schedule(None).first
+    first = cpu_schedule(plan, None).first
     groups = [unit for unit in first if isinstance(unit, Group)]
     assert sorted((group.num_members for group in groups), reverse=True) == sizes
     assert max(group.num_queries for group in groups) == 3
@@ -148,7 +149,7 @@ def test_a_tree_without_sharing_makes_the_calls_of_sharing_off(
     """So it cannot be slower: what times differ by there is noise."""
     batch = level_forest(counts, (length,))
     schedules = [
-        plan_attention(which, num_heads=9, num_kv_heads=3, head_dim=64).cpu_schedule(None)
+        cpu_schedule(plan_attention(which, num_heads=9, num_kv_heads=3, head_dim=64), None)
         for which in (batch, without_sharing(batch))
     ]
     shared, apart = (

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from radixlang.kernels.attention import LayerKV, attend
-from radixlang.kernels.plan.plan import plan_attention
+from radixlang.kernels.attention import attend, plan_attention
+from radixlang.kernels.cpu.backend import cpu_schedule
+from radixlang.kernels.layer_kv import LayerKV
+from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.reference.attention import attend_reference
 from radixlang.kernels.tools.forests import level_forest, new_slots_of, poisoned_pool, random_forest
@@ -38,8 +40,8 @@ def decode(batch: TreeBatch, *, steps: int, window: int | None, by_step: bool) -
     plan = plan_attention(batch, num_heads=6, num_kv_heads=2, head_dim=16)
     for step in range(steps):
         q, (k, v) = torch.randn(count, 6, 16), torch.randn(2, count, 2, 16)
-        out = attend(q, k, v, pool, plan, scale=0.25, window=window)
-        expected = attend_reference(q, k_pool, v_pool, batch, scale=0.25, window=window)
+        out = attend(q, k, v, pool, plan, AttentionOptions(0.25, window=window))
+        expected = attend_reference(q, k_pool, v_pool, batch, AttentionOptions(0.25, window=window))
         torch.testing.assert_close(out.double(), expected, rtol=0, atol=2e-6)
         assert plan.positions.tolist() == batch.branch_query_start.tolist()
         order = np.arange(count)
@@ -63,13 +65,13 @@ def test_advancing_beyond_the_reserve() -> None:
 def test_a_lone_branch_stays_in_place_while_its_slots_do() -> None:
     batch = level_forest((1,), (300,))
     plan = plan_attention(batch, num_heads=6, num_kv_heads=2, head_dim=16)
-    assert plan.cpu_schedule(None).alone is not None
-    kept = plan.cpu_schedule(None)
+    assert cpu_schedule(plan, None).alone is not None
+    kept = cpu_schedule(plan, None)
     plan.advance(np.array([300], dtype=np.int32))
-    assert plan.cpu_schedule(None) is kept
+    assert cpu_schedule(plan, None) is kept
     plan.advance(np.array([999], dtype=np.int32))
-    assert plan.cpu_schedule(None) is not kept
-    assert plan.cpu_schedule(None).alone is None
+    assert cpu_schedule(plan, None) is not kept
+    assert cpu_schedule(plan, None).alone is None
 
 
 def test_new_slots_and_positions_are_in_flat_order() -> None:

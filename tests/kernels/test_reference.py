@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import torch
 
+from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.reference.attention import merge_reference, partial_reference
 
 
 def parts(visible: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 4, 8), torch.randn(10, 2, 8), torch.randn(10, 2, 8)
-    whole = partial_reference(q, k, v, visible, scale=0.3)
+    whole = partial_reference(q, k, v, visible, AttentionOptions(0.3))
     cuts = [slice(0, 4), slice(4, 5), slice(5, 10)]
-    pieces = [partial_reference(q, k[c], v[c], visible[:, c], scale=0.3) for c in cuts]
+    pieces = [partial_reference(q, k[c], v[c], visible[:, c], AttentionOptions(0.3)) for c in cuts]
     merged = merge_reference(
         torch.stack([o for o, _ in pieces]), torch.stack([lse for _, lse in pieces])
     )

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from radixlang.errors import ParameterError
-from radixlang.kernels.attention import attend
-from radixlang.kernels.plan.plan import plan_attention
+from radixlang.kernels.attention import attend, plan_attention
+from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.runtime.cache.kv_cache import KVCache, quantize_tokens
 from radixlang.runtime.cache.page_pool import PagePool
@@ -172,7 +172,7 @@ def test_attention_reads_8_bit_nodes_where_they_are() -> None:
     )
     plan = plan_attention(batch, num_heads=HEADS, num_kv_heads=HEADS, head_dim=DIM)
     q, new_k, new_v = torch.randn(3, 1, HEADS, DIM, generator=store.random)
-    out = attend(q, new_k, new_v, store.cache[0], plan, scale=DIM**-0.5)
+    out = attend(q, new_k, new_v, store.cache[0], plan, AttentionOptions(DIM**-0.5))
     exact = naive(q, torch.cat((k, new_k)), torch.cat((v, new_v)))
     rounded = naive(q, torch.cat((rounded_to_8(k), new_k)), torch.cat((rounded_to_8(v), new_v)))
     assert torch.allclose(out, rounded, atol=1e-5)

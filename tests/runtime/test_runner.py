@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from radixlang.kernels.plan.plan import plan_attention
+from radixlang.kernels.attention import plan_attention
 from radixlang.runtime.cache.kv_cache import KVCache
 from radixlang.runtime.cache.page_pool import PagePool
 from radixlang.runtime.cache.radix_tree import Namespace, RadixTree

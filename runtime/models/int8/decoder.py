@@ -16,7 +16,7 @@ from torch import Tensor
 
 from radixlang.kernels.attention import attend_packed
 from radixlang.runtime.models.config import ModelConfig
-from radixlang.runtime.models.decoder import Embedding, scaled_rows, soft_capped
+from radixlang.runtime.models.decoder import Embedding, layer_options, scaled_rows, soft_capped
 from radixlang.runtime.models.int8.linear import Int8Product, whole_tiles
 from radixlang.runtime.models.int8.ops import Int8Ops, Levels
 from radixlang.runtime.models.rotary import Rotary
@@ -82,6 +82,7 @@ class Int8Decoder:
         self._next_gains = (*(layer.attn_gain for layer in layers[1:]), head.gain)
         self._embed = embed
         self._head = head
+        self._options = layer_options(config)
         self._ops = ops
         self._after_embed = after_embed
         self._rotary = [Rotary(rope, config.head_dim, self.device) for rope in config.ropes]
@@ -130,7 +131,6 @@ class Int8Decoder:
 
     def _attended(self, index: int, heads: Heads, layer_kv: Any, plan: Any) -> Levels:
         """Attention's output in levels."""
-        config = self.config
         q, k, v = heads if len(heads[0]) == plan.num_tokens else _cut(heads, plan.num_tokens)
         out = attend_packed(
             q,
@@ -138,9 +138,7 @@ class Int8Decoder:
             v,
             layer_kv,
             plan,
-            scale=config.attention_scale,
-            window=config.windows[index],
-            soft_cap=config.attention_soft_cap,
+            self._options[index],
         )
         if isinstance(out, Tensor):
             return self._ops.attended(_padded(out))

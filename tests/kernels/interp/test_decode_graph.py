@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from radixlang.kernels.attention import attend
+from radixlang.kernels.attention import attend, plan_attention
 from radixlang.kernels.gpu.graph_plan import GraphPlan
-from radixlang.kernels.plan.plan import AttentionPlan, plan_attention
+from radixlang.kernels.options import AttentionOptions
+from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.tools.forests import level_forest
 from radixlang.runtime.cache.kv_cache import KVCache
@@ -40,7 +41,7 @@ class TinyModel:
             self.addresses.add(tuple(tensor.data_ptr() for tensor in read))
         for layer, window in ((0, None), (1, 6)):
             q, k, v = x.split((HEADS, KV_HEADS, KV_HEADS), dim=1)
-            out = attend(q, k, v, kv[layer], plan, scale=0.25, window=window)  # type: ignore[arg-type]
+            out = attend(q, k, v, kv[layer], plan, AttentionOptions(0.25, window=window))  # type: ignore[arg-type]
             x = torch.cat((q + out, k, v), dim=1)
         return x.flatten(1)
 

@@ -10,7 +10,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from radixlang.kernels.plan.plan import AttentionPlan, plan_attention
+from radixlang.kernels.attention import plan_attention
+from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.tools.forests import level_forest
 from radixlang.runtime.cache.kv_cache import KVCache

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from radixlang.kernels.attention import LayerKV, attend
-from radixlang.kernels.plan.plan import plan_attention
+from radixlang.kernels.attention import attend, plan_attention
+from radixlang.kernels.gpu.plan_units import units_of
+from radixlang.kernels.layer_kv import LayerKV
+from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.reference.attention import attend_reference
 from radixlang.kernels.tools.forests import level_forest, poisoned_pool, random_forest
@@ -23,16 +25,13 @@ def error(
     sinks: torch.Tensor | None = None,
 ) -> float:
     plan = plan_attention(batch, num_heads=heads, num_kv_heads=1, head_dim=dim, backend="triton")
-    assert plan.units(window, 4).extend is not None
+    assert units_of(plan, window, 4).extend is not None
     k_pool, v_pool = poisoned_pool(batch, 1, dim)
     q, (k, v) = torch.randn(plan.num_tokens, heads, dim), torch.randn(2, plan.num_tokens, 1, dim)
     pool = LayerKV(k_pool, v_pool)
-    out = attend(
-        q, k, v, pool, plan, scale=dim**-0.5, window=window, soft_cap=soft_cap, sinks=sinks
-    )
-    expected = attend_reference(
-        q, k_pool, v_pool, batch, scale=dim**-0.5, window=window, soft_cap=soft_cap, sinks=sinks
-    )
+    options = AttentionOptions(dim**-0.5, window, soft_cap, sinks)
+    out = attend(q, k, v, pool, plan, options)
+    expected = attend_reference(q, k_pool, v_pool, batch, options)
     return float((out - expected).abs().max() / expected.abs().max().clamp(min=1))
 
 

@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from radixlang.kernels.attention import LayerKV, attend
+from radixlang.kernels.attention import attend, plan_attention
+from radixlang.kernels.gpu import backend
 from radixlang.kernels.gpu import launch as gpu
+from radixlang.kernels.gpu import work_units as units
 from radixlang.kernels.gpu.device_plan import CapacityError
 from radixlang.kernels.gpu.graph_plan import GraphPlan, bucket_of
-from radixlang.kernels.plan import work_units as units
-from radixlang.kernels.plan.plan import AttentionPlan, plan_attention
+from radixlang.kernels.layer_kv import LayerKV
+from radixlang.kernels.options import AttentionOptions
+from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.reference.attention import attend_reference
 from radixlang.kernels.tools.forests import level_forest, poisoned_pool, random_forest
@@ -101,10 +104,10 @@ def cold_error(
     q = torch.randn(plan.num_tokens, 2 * group, dim)
     k, v = torch.randn(2, plan.num_tokens, 2, dim)
     sinks = torch.randn(2 * group) if choice.pop("sinks", False) else None
-    options = {"scale": dim**-0.5, "sinks": sinks, **choice}
-    out = attend(q, k, v, pool, plan, **options)  # type: ignore[arg-type]
+    options = AttentionOptions(dim**-0.5, sinks=sinks, **choice)  # type: ignore[arg-type]
+    out = attend(q, k, v, pool, plan, options)
     mixed_k[plan.new_slots], mixed_v[plan.new_slots] = k, v
-    expected = attend_reference(q, mixed_k, mixed_v, batch, **options)  # type: ignore[arg-type]
+    expected = attend_reference(q, mixed_k, mixed_v, batch, options)
     return float((out - expected).abs().max() / expected.abs().max().clamp(min=1))
 
 
@@ -159,8 +162,10 @@ def test_advancing_in_device_memory_equals_planning_anew(window: int | None) -> 
         if step in (0, 1, 2, 63, 64, 65, 66):
             q, (k, v) = torch.randn(count, 2, 16), torch.randn(2, count, 1, 16)
             pool = LayerKV(k_pool, v_pool)
-            out = attend(q, k, v, pool, plan, scale=0.25, window=window)
-            expected = attend_reference(q, k_pool, v_pool, batch, scale=0.25, window=window)
+            out = attend(q, k, v, pool, plan, AttentionOptions(0.25, window=window))
+            expected = attend_reference(
+                q, k_pool, v_pool, batch, AttentionOptions(0.25, window=window)
+            )
             torch.testing.assert_close(out.double(), expected, rtol=0, atol=2e-6)
         else:
             k_pool[plan.new_slots], v_pool[plan.new_slots] = torch.randn(2, count, 1, 16)
@@ -170,12 +175,12 @@ def test_advancing_in_device_memory_equals_planning_anew(window: int | None) -> 
 
 def test_units_are_cut_once_for_all_steps_of_the_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     cuts: list[int] = []
-    cut = units.build_units
-    monkeypatch.setattr(units, "build_units", lambda *a, **b: (cuts.append(step), cut(*a, **b))[1])
+    cut = backend.units_of
+    monkeypatch.setattr(backend, "units_of", lambda *a, **b: (cuts.append(step), cut(*a, **b))[1])
     plan = plan_attention(level_forest((1, 3), (70, 5)), num_heads=2, num_kv_heads=1,
                           head_dim=16, backend="triton")  # fmt: skip
     for step in range(2 * units.RESERVE):
-        plan.device_plan(None, 4)
+        backend.device_plan(plan, None, 4)
         plan.advance(1000 + 3 * step + np.arange(3, dtype=np.int32))
     assert cuts == [0, units.RESERVE]
 
@@ -190,7 +195,8 @@ def test_deterministic_tails_grow_into_the_cut_of_a_plan_built_anew() -> None:
         q, (k, v) = torch.randn(2, 2, 16), torch.randn(2, 2, 1, 16)
         anew = plan_attention(batch, deterministic=True, backend="triton", **options)
         out, expected = (
-            attend(q, k, v, LayerKV(k_pool, v_pool), which, scale=0.25) for which in (plan, anew)
+            attend(q, k, v, LayerKV(k_pool, v_pool), which, AttentionOptions(0.25))
+            for which in (plan, anew)
         )
         assert torch.equal(out, expected), f"position {505 + step}"
         slots = 710 + 2 * step + np.arange(2)
@@ -222,8 +228,8 @@ def test_a_captured_plan_serves_smaller_batches_and_pads_with_zeros() -> None:
         q = torch.full((8, 2, 16), torch.nan)
         k, v = torch.full((2, 8, 1, 16), torch.nan)
         q[:count], k[:count], v[:count] = 1.0, torch.randn(count, 1, 16), torch.randn(count, 1, 16)
-        out = attend(q, k, v, LayerKV(k_pool, v_pool), graph, scale=0.25)
-        expected = attend_reference(q[:count], k_pool, v_pool, batch, scale=0.25)
+        out = attend(q, k, v, LayerKV(k_pool, v_pool), graph, AttentionOptions(0.25))
+        expected = attend_reference(q[:count], k_pool, v_pool, batch, AttentionOptions(0.25))
         torch.testing.assert_close(out[:count].double(), expected, rtol=0, atol=1e-6)
         assert (out[count:] == 0).all()
 
@@ -238,9 +244,9 @@ def test_a_graph_captured_for_int8_serves_steps_with_and_without() -> None:
         pool, mixed_k, mixed_v = half_cold(batch, 1, 16)
         graph.load(plan_of(batch))
         q, (k, v) = torch.randn(4, 2, 16), torch.randn(2, 4, 1, 16)
-        out = attend(q, k, v, pool, graph, scale=0.25)
+        out = attend(q, k, v, pool, graph, AttentionOptions(0.25))
         mixed_k[graph.new_slots[:count]], mixed_v[graph.new_slots[:count]] = k[:count], v[:count]
-        expected = attend_reference(q[:count], mixed_k, mixed_v, batch, scale=0.25)
+        expected = attend_reference(q[:count], mixed_k, mixed_v, batch, AttentionOptions(0.25))
         torch.testing.assert_close(out[:count].double(), expected, rtol=0, atol=1e-6)
         assert (out[count:] == 0).all()
 

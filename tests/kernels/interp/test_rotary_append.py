@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from radixlang.kernels.attention import LayerKV, attend
+from radixlang.kernels.attention import attend, plan_attention
 from radixlang.kernels.gpu import launch as gpu
-from radixlang.kernels.plan.plan import plan_attention
-from radixlang.kernels.reference.fused import rotary_append_reference, turn_heads
+from radixlang.kernels.layer_kv import LayerKV
+from radixlang.kernels.options import AttentionOptions
+from radixlang.kernels.reference.fused import rotary_append_reference, rotate_heads
 from radixlang.kernels.tools.forests import level_forest, poisoned_pool
 
 SLOTS = torch.tensor([7, -1, 2])  # the middle one is padding
@@ -17,7 +18,7 @@ LIMITS = {torch.float32: 1e-6, torch.float16: 2**-10, torch.bfloat16: 2**-7}
 UNTOUCHED = [0, 1, 3, 4, 5, 6, 8]
 
 
-def turns_of(num_tokens: int, pairs: int) -> torch.Tensor:
+def rotations_of(num_tokens: int, pairs: int) -> torch.Tensor:
     return torch.polar(torch.ones(num_tokens, pairs), 6.0 * torch.rand(num_tokens, pairs))
 
 
@@ -37,10 +38,10 @@ def test_it_is_the_reference(
 ) -> None:
     fused = torch.randn(3, 10, dim).to(dtype)  # q, k and v are slices of one projection
     q, k, v = fused[:, :6], fused[:, 6:8], fused[:, 8:]
-    turns, mine, theirs = turns_of(3, rotary // 2), pool_of(dim, dtype), pool_of(dim, dtype)
+    rotations, mine, theirs = rotations_of(3, rotary // 2), pool_of(dim, dtype), pool_of(dim, dtype)
     choice = {"halves": halves, "quantize": quantize}
-    out = gpu.rotary_append(mine, SLOTS, q, k, v, turns, **choice)
-    expected = rotary_append_reference(theirs, SLOTS, q, k, v, turns, **choice)
+    out = gpu.rotary_append(mine, SLOTS, q, k, v, rotations, **choice)
+    expected = rotary_append_reference(theirs, SLOTS, q, k, v, rotations, **choice)
     limit = LIMITS[dtype]
     torch.testing.assert_close(out, expected, rtol=limit, atol=limit)
     for a, b in ((mine.k, theirs.k), (mine.v, theirs.v)):
@@ -55,21 +56,21 @@ def test_it_is_the_reference(
 
 
 def test_halves_are_pairs_in_another_order() -> None:
-    heads, turns = torch.randn(3, 2, 16), turns_of(3, 8)
+    heads, rotations = torch.randn(3, 2, 16), rotations_of(3, 8)
     order = torch.stack((torch.arange(8), torch.arange(8) + 8), 1).flatten()
-    by_pairs = turn_heads(heads[..., order], turns)
-    torch.testing.assert_close(by_pairs, turn_heads(heads, turns, halves=True)[..., order])
+    by_pairs = rotate_heads(heads[..., order], rotations)
+    torch.testing.assert_close(by_pairs, rotate_heads(heads, rotations, halves=True)[..., order])
 
 
 def test_attend_rotates_on_the_way() -> None:
     batch = level_forest((1, 3), (40, 5))
     plan = plan_attention(batch, num_heads=4, num_kv_heads=2, head_dim=16, backend="triton")
-    fused, turns = torch.randn(3, 8, 16), turns_of(3, 8)
+    fused, rotations = torch.randn(3, 8, 16), rotations_of(3, 8)
     q, k, v = fused[:, :4], fused[:, 4:6], fused[:, 6:]
     pools = [LayerKV(*poisoned_pool(batch, 2, 16)) for _ in range(2)]
-    out = attend(q, k, v, pools[0], plan, scale=0.25, turns=turns)
-    turned_q, turned_k = turn_heads(q, turns), turn_heads(k, turns)
-    expected = attend(turned_q.contiguous(), turned_k, v, pools[1], plan, scale=0.25)
+    out = attend(q, k, v, pools[0], plan, AttentionOptions(0.25), rotations=rotations)
+    rotated_q, rotated_k = rotate_heads(q, rotations), rotate_heads(k, rotations)
+    expected = attend(rotated_q.contiguous(), rotated_k, v, pools[1], plan, AttentionOptions(0.25))
     torch.testing.assert_close(out, expected, rtol=0, atol=1e-6)
 
 
@@ -79,4 +80,4 @@ def test_a_plan_for_the_cpu_does_not_rotate() -> None:
     q, k = torch.randn(1, 4, 16), torch.randn(1, 2, 16)
     pool = LayerKV(*poisoned_pool(batch, 2, 16))
     with pytest.raises(ValueError, match="rotate q and k first"):
-        attend(q, k, k, pool, plan, scale=1.0, turns=turns_of(1, 8))
+        attend(q, k, k, pool, plan, AttentionOptions(1.0), rotations=rotations_of(1, 8))

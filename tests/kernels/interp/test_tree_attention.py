@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from radixlang.kernels.attention import LayerKV, attend
+from radixlang.kernels.attention import attend, plan_attention
 from radixlang.kernels.gpu import launch as gpu
+from radixlang.kernels.gpu.backend import device_plan
+from radixlang.kernels.gpu.layer import AttentionLayer
+from radixlang.kernels.gpu.plan_units import units_of
 from radixlang.kernels.gpu.tiles import pick_tile
-from radixlang.kernels.plan.plan import AttentionPlan, plan_attention
+from radixlang.kernels.layer_kv import LayerKV
+from radixlang.kernels.options import AttentionOptions
+from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.reference.attention import attend_reference, partial_reference, slots_seen
 from radixlang.kernels.tools.forests import level_forest, poisoned_pool, random_forest
@@ -40,13 +45,9 @@ def run(
     q = torch.randn(plan.num_tokens, heads, dim).to(dtype)
     k, v = (torch.randn(plan.num_tokens, kv_heads, dim).to(dtype) for _ in range(2))
     sink = torch.randn(heads) if sinks else None
-    out = attend(
-        q, k, v, LayerKV(k_pool, v_pool), plan,
-        scale=dim**-0.5, window=window, soft_cap=soft_cap, sinks=sink,
-    )  # fmt: skip
-    expected = attend_reference(
-        q, k_pool, v_pool, batch, scale=dim**-0.5, window=window, soft_cap=soft_cap, sinks=sink
-    )
+    options = AttentionOptions(dim**-0.5, window, soft_cap, sink)
+    out = attend(q, k, v, LayerKV(k_pool, v_pool), plan, options)
+    expected = attend_reference(q, k_pool, v_pool, batch, options)
     return float((out - expected).abs().max() / expected.abs().max().clamp(min=1))
 
 
@@ -122,7 +123,7 @@ def test_every_length_of_two_blocks_and_one_more_in_one_pass() -> None:
     """extend_attn: 17 keys before, 4 new tokens of 16 heads each, up to 2 * BLOCK_N + 1 keys."""
     batch = tails(range(4, 2 * 16 + 2), 4)
     plan = plan_attention(batch, num_heads=16, num_kv_heads=1, head_dim=16, backend="triton")
-    assert not plan.units(None, 4).lists
+    assert not units_of(plan, None, 4).lists
     assert run(batch, heads=16) < 1e-6
 
 
@@ -146,8 +147,8 @@ def test_huge_scores_stay_finite(size: float, limit: float, soft_cap: float | No
     k_pool, v_pool = poisoned_pool(batch, 1, 16)
     q, k, v = torch.ones(2, 2, 16), torch.ones(2, 1, 16) * size, torch.randn(2, 1, 16)
     k_pool[:40] = size
-    out = attend(q, k, v, LayerKV(k_pool, v_pool), plan, scale=1.0, soft_cap=soft_cap)
-    expected = attend_reference(q, k_pool, v_pool, batch, scale=1.0, soft_cap=soft_cap)
+    out = attend(q, k, v, LayerKV(k_pool, v_pool), plan, AttentionOptions(1.0, soft_cap=soft_cap))
+    expected = attend_reference(q, k_pool, v_pool, batch, AttentionOptions(1.0, soft_cap=soft_cap))
     assert torch.isfinite(out).all()
     assert (out - expected).abs().max() < limit
 
@@ -156,11 +157,11 @@ def test_partials_are_not_rounded() -> None:
     """A result of many float16 keys is the exact one, rounded once. (Here all is float32.)"""
     batch = level_forest((1, 2, 4), (600, 300, 70))
     plan = plan_attention(batch, num_heads=4, num_kv_heads=1, head_dim=16, backend="triton")
-    assert plan.units(None, 2).row_count.min() >= 3
+    assert units_of(plan, None, 2).row_count.min() >= 3
     k_pool, v_pool = poisoned_pool(batch, 1, 16, dtype=torch.float16)
     q, (k, v) = torch.randn(4, 4, 16).half(), torch.randn(2, 4, 1, 16).half()
-    out = attend(q, k, v, LayerKV(k_pool, v_pool), plan, scale=0.25)
-    expected = attend_reference(q, k_pool, v_pool, batch, scale=0.25)
+    out = attend(q, k, v, LayerKV(k_pool, v_pool), plan, AttentionOptions(0.25))
+    expected = attend_reference(q, k_pool, v_pool, batch, AttentionOptions(0.25))
     assert (out != expected.half()).double().mean() < 0.01
 
 
@@ -172,13 +173,13 @@ def test_log_sum_exps_are_natural(queries: int, window: int | None) -> None:
     plan = plan_attention(batch, num_heads=8, num_kv_heads=1, head_dim=16, backend="triton")
     k_pool, v_pool = poisoned_pool(batch, 1, 16)
     q = torch.randn(2 * queries, 8, 16)
-    layer = gpu.Layer(1, 8, 16, 0.25, window)
-    units = plan.device_plan(window, 4)
+    layer = AttentionLayer(1, 8, 16, AttentionOptions(0.25, window))
+    units = device_plan(plan, window, 4)
     out, lse = gpu.attend_triton(q, LayerKV(k_pool, v_pool), units, layer, with_lse=True)
     for row, slots in enumerate(slots_seen(batch, window)):
         seen = torch.ones(1, len(slots), dtype=torch.bool)
         one, its_lse = partial_reference(
-            q[row : row + 1], k_pool[slots], v_pool[slots], seen, scale=0.25
+            q[row : row + 1], k_pool[slots], v_pool[slots], seen, AttentionOptions(0.25)
         )
         torch.testing.assert_close(out[row].double(), one[0], rtol=0, atol=1e-6)
         torch.testing.assert_close(lse[row].double(), its_lse[0], rtol=0, atol=2e-6)
@@ -202,7 +203,7 @@ def test_deterministic_results_have_the_same_bits_in_any_company(
             which, num_heads=3, num_kv_heads=1, head_dim=16, deterministic=True, backend="triton"
         )
         pool = LayerKV(k_pool, v_pool)
-        return attend(q[rows], k[rows], v[rows], pool, plan, scale=0.25, window=window)
+        return attend(q[rows], k[rows], v[rows], pool, plan, AttentionOptions(0.25, window=window))
 
     together = result(batch, slice(None))
     assert count == 5
@@ -241,8 +242,8 @@ def test_offsets_beyond_two_billion_elements(queries: int) -> None:
     plan = far_plan(batch)
     q = torch.randn(2 * queries, 8, 64).half()
     k, v = torch.randn(2, 2 * queries, 1, 64).half()
-    out = attend(q, k, v, LayerKV(*planes), plan, scale=0.125)
-    expected = attend_reference(q, planes[0][FAR:], planes[1][FAR:], batch, scale=0.125)
+    out = attend(q, k, v, LayerKV(*planes), plan, AttentionOptions(0.125))
+    expected = attend_reference(q, planes[0][FAR:], planes[1][FAR:], batch, AttentionOptions(0.125))
     assert (out - expected).abs().max() < 1e-3
 
 
@@ -260,15 +261,15 @@ def test_int8_offsets_beyond_two_billion_elements(rotary: bool) -> None:
     keys, values = torch.randn(2, 20, 1, 64)
     slots = FAR + torch.arange(20)
     if rotary:
-        turns = torch.ones(20, 32, dtype=torch.complex64)
-        gpu.rotary_append(pool, slots, keys, keys, values, turns, quantize=True)
+        rotations = torch.ones(20, 32, dtype=torch.complex64)
+        gpu.rotary_append(pool, slots, keys, keys, values, rotations, quantize=True)
     else:
         gpu.append(pool, slots, keys, values, quantize=True)
     plan = far_plan(batch, quantized=True)
     q, (k, v) = torch.randn(2, 8, 64).half(), torch.randn(2, 2, 1, 64).half()
-    out = attend(q, k, v, pool, plan, scale=0.125)
+    out = attend(q, k, v, pool, plan, AttentionOptions(0.125))
     exact = [plane[FAR:].float() for plane in planes]
     for plane, codes, scale in zip(exact, cold, scales, strict=True):
         plane[:20] = codes[slots] * scale[slots, :, None]
     assert (exact[0][:20] - keys).abs().max() < 0.02
-    assert (out - attend_reference(q, *exact, batch, scale=0.125)).abs().max() < 1e-3
+    assert (out - attend_reference(q, *exact, batch, AttentionOptions(0.125))).abs().max() < 1e-3

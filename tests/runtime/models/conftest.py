@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from radixlang.kernels.attention import LayerKV
-from radixlang.kernels.plan.plan import TreeBatch, plan_attention
+from radixlang.kernels.attention import plan_attention
+from radixlang.kernels.layer_kv import LayerKV
+from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.gguf.file import GgufFile
 from radixlang.runtime.models.locate import find_default_model

@@ -1,0 +1,17 @@
+"""What the Triton kernels are told about one attention layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from radixlang.kernels.options import AttentionOptions
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionLayer:
+    """Heads of a layer and how it attends; `group_size` query heads share a key head."""
+
+    num_kv_heads: int
+    group_size: int
+    head_dim: int
+    options: AttentionOptions
