@@ -5,6 +5,7 @@ It knows a plan and a KV pool. It knows no model.
 
 __all__ = [
     "attention",
+    "backend",
     "calls",
     "schedule",
     "split_kv",

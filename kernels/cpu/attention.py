@@ -14,8 +14,8 @@ from torch import Tensor
 
 from radixlang.kernels.cpu.calls import (
     STRETCH,
-    Call,
     Causal,
+    FlashCall,
     Full,
     Group,
     Keys,
@@ -119,7 +119,7 @@ def attend_packed_cpu(
     return _merged(step, schedule, plan) if halves is None else _halves(step, *halves)
 
 
-def _halves(step: _Step, own: Unit, shared: Call | None) -> Halves:
+def _halves(step: _Step, own: Unit, shared: FlashCall | None) -> Halves:
     first, first_lse = (part.contiguous() for part in _run(step, own))
     if shared is None:
         return Halves(first, first_lse, first, first_lse)
@@ -213,7 +213,7 @@ class _Step:
             out, lse = _flash(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
         return _widest(out, self.out_dtype), lse
 
-    def call(self, call: Call) -> tuple[Tensor, Tensor]:
+    def call(self, call: FlashCall) -> tuple[Tensor, Tensor]:
         """The partial of rows and keys that lie in place, [members, kv_heads, rows, d]."""
         k, v = _in_place(self.pool, call.keys)
         q = self.packed.as_strided(*call.rows)

@@ -266,7 +266,7 @@ Place = tuple[tuple[int, ...], tuple[int, ...], int]  # size, strides and offset
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FlashCall:
     """A unit whose rows and keys are read where they lie: one call of the op, nothing around it.
 
     `rows` is [members, kv_heads, rows, d] of the packed rows, `lses` the same without d.
@@ -278,7 +278,7 @@ class Call:
     mask: Tensor | None
 
     @classmethod
-    def of(cls, unit: Unit, num_heads: int, group_size: int, dim: int) -> Call | None:
+    def of(cls, unit: Unit, num_heads: int, group_size: int, dim: int) -> FlashCall | None:
         """The call of a unit, or None where it has to gather, permute or cut."""
         match unit:
             case Full(begin, end, keys):
@@ -301,4 +301,4 @@ class Call:
         return cls(rows, (size, strides, offset), place, mask)
 
 
-Planned = tuple[Unit, Call | None]  # a unit, and its call where it is no more than one
+Planned = tuple[Unit, FlashCall | None]  # a unit, and its call where it is no more than one

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from radixlang.kernels.cpu.calls import (
     STRETCH,
-    Call,
     Causal,
+    FlashCall,
     Full,
     Group,
     Keys,
@@ -58,11 +58,11 @@ class CpuSchedule:
         is_alone = self.alone is not None
         self.planned_first = [(each, None if is_alone else self._call(each)) for each in self.first]
 
-    def _call(self, unit: Unit) -> Call | None:
+    def _call(self, unit: Unit) -> FlashCall | None:
         heads, dim = self._heads
-        return Call.of(unit, heads, self._group_size, dim)
+        return FlashCall.of(unit, heads, self._group_size, dim)
 
-    def _halves(self) -> tuple[Unit, Call | None] | None:
+    def _halves(self) -> tuple[Unit, FlashCall | None] | None:
         """The unit of all rows and the call of shared keys beside it, where that is all to do."""
         own = self.first[0]
         if len(self.first) > 1 or len(self.rest) > 1 or not isinstance(own, Group | Causal):

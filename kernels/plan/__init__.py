@@ -1,11 +1,10 @@
-"""The attention plan: a forest of branches reduced to nodes and cut into units of work.
+"""The attention plan: a forest of branches reduced to nodes, advanced step by step.
 
-It knows slots, positions and tiles. It launches nothing.
+It knows slots and positions, and of its backend only the protocol. It launches nothing.
 """
 
 __all__ = [
     "plan",
     "topology",
     "tree_batch",
-    "work_units",
 ]

@@ -26,8 +26,8 @@ from radixlang.kernels.tools.bench_goals import CPU_GOALS, GPU_GOALS, PLANNING, 
 from radixlang.kernels.tools.bench_shapes import (
     CPU_ONLY,
     GOALS,
+    BenchRow,
     Ceiling,
-    Row,
     Shape,
     Timer,
     device_timer,
@@ -46,7 +46,7 @@ COLUMNS = (
 def measure(
     shape: Shape, dtype: torch.dtype, device: torch.device, ceiling: Ceiling, timer: Timer,
     *, flex: bool,
-) -> Row:  # fmt: skip
+) -> BenchRow:  # fmt: skip
     """Check, then time, every way of attending over one shape.
 
     Raises RuntimeError when our result is not the baseline's.
@@ -75,15 +75,15 @@ def measure(
     there = {name: run for name, run in runs.items() if run is not None}
     for name, time_s in zip(there, timer(list(there.values())), strict=True):
         times[name] = time_s * 1e3
-    return Row(shape.name, roof_s(shape, dtype.itemsize, ceiling) * 1e3, times)
+    return BenchRow(shape.name, roof_s(shape, dtype.itemsize, ceiling) * 1e3, times)
 
 
-def unmeasured(shape: Shape) -> Row:
+def unmeasured(shape: Shape) -> BenchRow:
     """A shape that this device was not asked for."""
-    return Row(shape.name, None, dict.fromkeys(COLUMNS))
+    return BenchRow(shape.name, None, dict.fromkeys(COLUMNS))
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[BenchRow]) -> str:
     """Times in milliseconds, and how many times ours they and the roof are."""
     names = ("off", "gather", "batched", "flex", "exact", "flashinf.", "cascade",
              "x off", "x gather", "x batched")  # fmt: skip

@@ -21,7 +21,7 @@ Run = Callable[[], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class BenchCase:
     """A shape with its tensors. The pool already holds the new tokens."""
 
     shape: Shape
@@ -35,7 +35,7 @@ class Case:
         return float(self.shape.head_dim**-0.5)
 
 
-def make_case(shape: Shape, dtype: torch.dtype, device: torch.device) -> Case:
+def make_case(shape: Shape, dtype: torch.dtype, device: torch.device) -> BenchCase:
     """Random keys, values and queries for a shape."""
     batch = shape.batch()
     num_slots = int(max(slots[-1] for slots in batch.segment_slots)) + 1
@@ -48,7 +48,7 @@ def make_case(shape: Shape, dtype: torch.dtype, device: torch.device) -> Case:
     )
     pool = _quantize(batch, k, v) if shape.quantized else (batch, LayerKV(k, v))
     paths = [path_of(batch, int(leaf))[0].to(device) for leaf in batch.branch_segment]
-    return Case(shape, pool[0], q.to(dtype), pool[1], paths)
+    return BenchCase(shape, pool[0], q.to(dtype), pool[1], paths)
 
 
 def _quantize(batch: TreeBatch, k: Tensor, v: Tensor) -> tuple[TreeBatch, LayerKV]:
@@ -66,7 +66,7 @@ def _quantize(batch: TreeBatch, k: Tensor, v: Tensor) -> tuple[TreeBatch, LayerK
     return dataclasses.replace(batch, segment_quantized=above), pool
 
 
-def ours(case: Case, *, sharing: bool = True, deterministic: bool = False) -> Run:
+def ours(case: BenchCase, *, sharing: bool = True, deterministic: bool = False) -> Run:
     """Plan once, then write and attend as a layer does."""
     shape, device = case.shape, case.q.device
     batch = case.batch if sharing else without_sharing(case.batch)
@@ -78,7 +78,7 @@ def ours(case: Case, *, sharing: bool = True, deterministic: bool = False) -> Ru
     return lambda: attend(case.q, k, v, case.pool, plan, AttentionOptions(case.scale))
 
 
-def gather_and_sdpa(case: Case) -> Run:
+def gather_and_sdpa(case: BenchCase) -> Run:
     """One branch after another: gather its path from the pool, then torch's attention."""
     count = case.shape.num_queries
 
@@ -107,7 +107,7 @@ def _bottom_right(count: int, length: int, like: Tensor) -> Tensor | None:
     )
 
 
-def batched_sdpa(case: Case) -> Run | None:
+def batched_sdpa(case: BenchCase) -> Run | None:
     """The best layout without sharing: every path copied out beforehand (not timed), contiguous
     by head, and one call with the heads of a group as rows. Decode only."""
     heads, kv_heads = case.shape.heads
@@ -119,7 +119,7 @@ def batched_sdpa(case: Case) -> Run | None:
     return lambda: F.scaled_dot_product_attention(q, k, v).reshape(-1, heads, dim)
 
 
-def flex_attention(case: Case) -> Run:
+def flex_attention(case: BenchCase) -> Run:
     """torch's FlexAttention, compiled, over the whole pool with a mask of who owns which slot."""
     from torch.nn.attention.flex_attention import create_block_mask
     from torch.nn.attention.flex_attention import flex_attention as flex

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from radixlang.kernels.tools.bench_baselines import Case, Run
+from radixlang.kernels.tools.bench_baselines import BenchCase, Run
 
 WORKSPACE_BYTES = 128 << 20
 PLAIN_GROUPS = (1, 2, 4, 8)  # others need its tensor-core kernels
@@ -25,7 +25,7 @@ def why_not(device: torch.device) -> str | None:
     return None if device.type == "cuda" else "runs on NVIDIA GPUs only"
 
 
-def decode(case: Case) -> Run | None:
+def decode(case: BenchCase) -> Run | None:
     """Its decode over page tables, which reads a shared prefix once a branch."""
     if case.shape.num_queries > 1 or case.shape.quantized:
         return None
@@ -44,7 +44,7 @@ def decode(case: Case) -> Run | None:
     return _run(wrapper, case)
 
 
-def cascade(case: Case) -> Run | None:
+def cascade(case: BenchCase) -> Run | None:
     """Its cascade, a level of the tree at a time; shapes of a single level have none."""
     shape = case.shape
     if shape.num_queries > 1 or shape.quantized or len(shape.counts) < 2:
@@ -68,7 +68,7 @@ def cascade(case: Case) -> Run | None:
     return _run(wrapper, case)
 
 
-def _run(wrapper: Any, case: Case) -> Run:
+def _run(wrapper: Any, case: BenchCase) -> Run:
     planes = tuple(plane[:, None] for plane in (case.pool.k, case.pool.v))  # pages of one token
 
     def run() -> Tensor:
@@ -78,11 +78,11 @@ def _run(wrapper: Any, case: Case) -> Run:
     return run
 
 
-def _workspace(case: Case) -> Tensor:
+def _workspace(case: BenchCase) -> Tensor:
     return torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=case.q.device)
 
 
-def _ones(count: int, case: Case) -> Tensor:
+def _ones(count: int, case: BenchCase) -> Tensor:
     return torch.ones(count, dtype=torch.int32, device=case.q.device)
 
 

@@ -11,11 +11,13 @@ import numpy as np
 from radixlang.kernels.attention import plan_attention
 from radixlang.kernels.cpu.backend import cpu_schedule
 from radixlang.kernels.gpu.plan_units import units_of
-from radixlang.kernels.tools.bench_shapes import CPU_ONLY, GOALS, Row
+from radixlang.kernels.tools.bench_shapes import CPU_ONLY, GOALS, BenchRow
 from radixlang.kernels.tools.forests import level_forest
 
-Rows = Mapping[str, Row]
-Reached = Callable[[Row, Rows], float | None]  # 1 and more: reached. None: nothing to compare with
+Rows = Mapping[str, BenchRow]
+Reached = Callable[
+    [BenchRow, Rows], float | None
+]  # 1 and more: reached. None: nothing to compare with
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Verdict:
         return f"{word}: {self.shape}: {self.text}{times}"
 
 
-def judge(rows: Sequence[Row], goals: Sequence[Goal]) -> list[Verdict]:
+def judge(rows: Sequence[BenchRow], goals: Sequence[Goal]) -> list[Verdict]:
     """Every goal, with what these rows say of it."""
     by_name = {row.shape: row for row in rows}
     verdicts = []
@@ -55,13 +57,13 @@ def judge(rows: Sequence[Row], goals: Sequence[Goal]) -> list[Verdict]:
     return verdicts
 
 
-def _ours(row: Row) -> float:
+def _ours(row: BenchRow) -> float:
     mine = row.times_ms["ours"]
     assert mine is not None
     return mine
 
 
-def _within(limit_ms: Callable[[Row], float]) -> Reached:
+def _within(limit_ms: Callable[[BenchRow], float]) -> Reached:
     return lambda row, _: limit_ms(row) / _ours(row)
 
 
@@ -73,7 +75,7 @@ def _of_roof(share: float, spare_ms: float = 0.0) -> Reached:
 def _ahead(times: float, *columns: str) -> Reached:
     """At least so many times as fast as the fastest of these columns."""
 
-    def reached(row: Row, _: Rows) -> float | None:
+    def reached(row: BenchRow, _: Rows) -> float | None:
         others = [other for name in columns if (other := row.times_ours(name)) is not None]
         return min(others) / times if others else None
 
@@ -81,7 +83,7 @@ def _ahead(times: float, *columns: str) -> Reached:
 
 
 def _int8_beside(exact: str) -> Reached:
-    def reached(row: Row, rows: Rows) -> float | None:
+    def reached(row: BenchRow, rows: Rows) -> float | None:
         other = rows.get(exact)
         return _ours(other) / _ours(row) / 1.6 if other is not None and other.measured else None
 

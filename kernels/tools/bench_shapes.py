@@ -79,7 +79,7 @@ def without_sharing(batch: TreeBatch) -> TreeBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BenchRow:
     """Milliseconds by column for one shape, None where there is no such number."""
 
     shape: str

@@ -93,7 +93,9 @@ class ModelConfig:
         if not self.kv_dtype:
             object.__setattr__(self, "kv_dtype", self.dtype)
         turned = [rope.rotary_dim for rope in self.ropes]
-        sizes = ("num_layers", "hidden_size", "intermediate_size", "num_heads", "head_dim")
+        sizes = ["num_layers", "hidden_size", "num_heads", "head_dim"]
+        if self.family in LEAN_FAMILIES:  # other architectures may not name it
+            sizes.append("intermediate_size")
         wrong = [f"{name}={getattr(self, name)!r}" for name in sizes if getattr(self, name) < 1]
         problems = {
             f"{', '.join(wrong)}: not positive": bool(wrong),

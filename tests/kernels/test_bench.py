@@ -17,8 +17,8 @@ from radixlang.kernels.tools.bench_goals import CPU_GOALS, GPU_GOALS, Goal, Verd
 from radixlang.kernels.tools.bench_shapes import (
     CPU_ONLY,
     GOALS,
+    BenchRow,
     Ceiling,
-    Row,
     Shape,
     host_timer,
     roof_s,
@@ -35,7 +35,7 @@ def once(runs: Sequence[Callable[[], object]]) -> list[float]:
     return [0.002] * len(runs)
 
 
-def measure(shape: Shape, dtype: torch.dtype = torch.float32) -> Row:
+def measure(shape: Shape, dtype: torch.dtype = torch.float32) -> BenchRow:
     return bench.measure(shape, dtype, torch.device("cpu"), CEILING, once, flex=False)
 
 
@@ -59,7 +59,7 @@ def test_ways_that_do_not_apply_have_no_number() -> None:
 def test_a_wrong_result_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     right = bench_baselines.ours
 
-    def wrong(case: bench_baselines.Case, **choice: bool) -> bench_baselines.Run:
+    def wrong(case: bench_baselines.BenchCase, **choice: bool) -> bench_baselines.Run:
         run = right(case, **choice)
         return lambda: run() * torch.nan
 
@@ -109,11 +109,11 @@ def test_the_command_writes_its_numbers(
     assert "FlashInfer: " in printed
 
 
-def row_of(shape: Shape, roof_ms: float = 1.0, **times_ms: float) -> Row:
-    return Row(shape.name, roof_ms, {**dict.fromkeys(bench.COLUMNS), **times_ms})
+def row_of(shape: Shape, roof_ms: float = 1.0, **times_ms: float) -> BenchRow:
+    return BenchRow(shape.name, roof_ms, {**dict.fromkeys(bench.COLUMNS), **times_ms})
 
 
-def verdicts(rows: list[Row], goals: tuple[Goal, ...]) -> dict[str, float | None]:
+def verdicts(rows: list[BenchRow], goals: tuple[Goal, ...]) -> dict[str, float | None]:
     return {f"{v.shape}: {v.text}": v.reached for v in judge(rows, goals)}
 
 

@@ -26,6 +26,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.fixture(autouse=True)
+def seeded() -> None:
+    """A test's values, and so its rounding errors, do not depend on the tests before it."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def nan_filled_memory() -> Iterator[None]:
     """torch.empty gives NaN: partials, outputs and padding that nobody writes must not matter."""
     torch.use_deterministic_algorithms(True)
