@@ -37,3 +37,10 @@ def test_links_lead_to_files(path: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         assert (path.parent / target).exists(), f"{path.name} links to {target}"
     assert text.startswith("# ") or text.startswith("<!-- model -->\n# ")
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = DOCS / "README.md"
+    linked = set(re.findall(r"\]\(([^)#:]+)", index.read_text(encoding="utf-8")))
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} - {index.name}
+    assert pages - linked == set()
