@@ -8,6 +8,7 @@ __all__ = [
     "assemble",
     "config",
     "decoder",
+    "families",
     "float64",
     "gguf",
     "int8",

@@ -1,7 +1,7 @@
 """What a decoder needs to know about a model, in one frozen record, from any source.
 
-The lean families are those `decoder.py` serves: Llama, Mistral, Qwen 2 and 3, Gemma 2 and 3,
-Phi-3. `from_transformers` reads their configurations; `gguf_config.py` reads GGUF metadata.
+`from_transformers` reads the configurations of the families that `decoder.py` serves
+(`families.py`); `gguf/config.py` reads GGUF metadata.
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from radixlang.errors import ModelFormatError
+from radixlang.runtime.models.families import BY_NAME, Activation, ModelFamily
 
-LEAN_FAMILIES = frozenset(
-    {"llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3"},
-)
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
-Activation = Literal["silu", "gelu_tanh", "gelu"]
 
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -94,7 +91,7 @@ class ModelConfig:
             object.__setattr__(self, "kv_dtype", self.dtype)
         turned = [rope.rotary_dim for rope in self.ropes]
         sizes = ["num_layers", "hidden_size", "num_heads", "head_dim"]
-        if self.family in LEAN_FAMILIES:  # other architectures may not name it
+        if self.family in BY_NAME:  # other architectures may not name it
             sizes.append("intermediate_size")
         wrong = [f"{name}={getattr(self, name)!r}" for name in sizes if getattr(self, name) < 1]
         problems = {
@@ -108,6 +105,17 @@ class ModelConfig:
         for problem, found in problems.items():
             if found:
                 raise ModelFormatError(f"{self.name}: {problem}; the configuration is corrupt")
+
+    def of(self, family: ModelFamily) -> ModelConfig:
+        """A copy with what all models of the family have in common."""
+        return replace(
+            self,
+            family=family.name,
+            qk_norm=family.qk_norm,
+            post_norms=family.post_norms,
+            norm_offset=family.norm_offset,
+            embed_scale=family.embed_scale(self.hidden_size),
+        )
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -142,15 +150,15 @@ def from_transformers(
         ModelFormatError: an option that the decoder does not have.
     """
     text = config.get_text_config()
-    family = text.model_type
-    gemma = family.startswith("gemma")
+    family = BY_NAME[text.model_type]
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     layer_types = _layer_types(text)
     ropes, layer_rope, context = _ropes(text, layer_types, head_dim, context_length, name)
     scalar = getattr(text, "query_pre_attn_scalar", None) or head_dim
+    activation = getattr(text, "hidden_activation", None) or text.hidden_act
     return ModelConfig(
         name=name,
-        family=family,
+        family=family.name,
         num_layers=text.num_hidden_layers,
         hidden_size=text.hidden_size,
         intermediate_size=text.intermediate_size,
@@ -165,19 +173,15 @@ def from_transformers(
         ),
         ropes=ropes,
         layer_rope=layer_rope,
-        activation=activation_of(text.hidden_activation if gemma else text.hidden_act, name),
+        activation=activation_of(activation, name),
         attention_scale=scalar**-0.5,
-        qk_norm=family in ("qwen3", "gemma3_text"),
-        post_norms=gemma,
-        norm_offset=1.0 if gemma else 0.0,
-        embed_scale=text.hidden_size**0.5 if gemma else 1.0,
         attention_soft_cap=getattr(text, "attn_logit_softcapping", None),
         logit_soft_cap=getattr(text, "final_logit_softcapping", None),
         tie_embeddings=bool(getattr(text, "tie_word_embeddings", False)),
         bos_token_id=text.bos_token_id,
         eos_token_ids=as_ids(text.eos_token_id),
         dtype=dtype,
-    )
+    ).of(family)
 
 
 def as_ids(value: int | list[int] | None) -> tuple[int, ...]:

@@ -18,7 +18,8 @@ import torch.nn.functional as F
 
 from radixlang.kernels.attention import attend
 from radixlang.kernels.options import AttentionOptions
-from radixlang.runtime.models.config import Activation, ModelConfig
+from radixlang.runtime.models.config import ModelConfig
+from radixlang.runtime.models.families import Activation
 from radixlang.runtime.models.linear import Linear, RmsNorm
 from radixlang.runtime.models.rotary import Rotary, rotate
 

@@ -14,11 +14,11 @@ import torch
 from radixlang.errors import ModelFormatError, ParameterError
 from radixlang.runtime.models.assemble import build_decoder
 from radixlang.runtime.models.config import (
-    LEAN_FAMILIES,
     ModelConfig,
     as_ids,
     from_transformers,
 )
+from radixlang.runtime.models.families import BY_NAME
 from radixlang.runtime.models.gguf.config import eos_ids, gguf_config
 from radixlang.runtime.models.gguf.file import GgufFile
 from radixlang.runtime.models.gguf.tokenizer import gguf_tokenizer
@@ -219,7 +219,7 @@ def _from_folder(folder: Path, wanted: _Wanted) -> LoadedModel:
     defaults = read_json(folder / "generation_config.json")
     tokenizer = load_folder_tokenizer(folder, as_ids(defaults.get("eos_token_id")))
     sampling = {key: defaults[key] for key in _SAMPLING_KEYS if defaults.get(key) is not None}
-    if config.get_text_config().model_type not in LEAN_FAMILIES:
+    if config.get_text_config().model_type not in BY_NAME:
         return _adapted(folder, config, wanted, tokenizer, sampling)
     with _reading(folder / "config.json"):
         ours = from_transformers(

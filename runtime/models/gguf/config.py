@@ -9,21 +9,11 @@ import numpy as np
 
 from radixlang.errors import ModelFormatError
 from radixlang.runtime.models.config import ModelConfig, RopeConfig
+from radixlang.runtime.models.families import BY_GGUF, ModelFamily
 from radixlang.runtime.models.gguf.file import GgufFile
 from radixlang.runtime.models.gguf.weights import dequantize
 
-GGUF_FAMILIES = {
-    "llama": "llama",  # Mistral files say llama too
-    "qwen2": "qwen2",
-    "qwen3": "qwen3",
-    "gemma2": "gemma2",
-    "gemma3": "gemma3_text",
-    "phi3": "phi3",
-}
 _REQUIRED = object()
-# Depths of the 27B models, whose attention scale is not that of the head (as in llama.cpp).
-_SCALE_BY_WIDTH = {("gemma2", 46), ("gemma3", 62)}
-_WINDOW_PERIOD = {"gemma2": 2, "gemma3": 6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +21,11 @@ class _Keys:
     """Metadata under the architecture's prefix."""
 
     file: GgufFile
-    architecture: str
+    family: ModelFamily
+
+    @property
+    def architecture(self) -> str:
+        return self.family.gguf or ""
 
     def get(self, key: str, default: Any = _REQUIRED) -> Any:
         full = f"{self.architecture}.{key}"
@@ -67,26 +61,26 @@ def gguf_config(file: GgufFile, *, dtype: str, context_length: int | None = None
         ModelFormatError: another architecture, or a missing or impossible value.
     """
     architecture = file.metadata.get("general.architecture")
-    if architecture not in GGUF_FAMILIES:
+    family = BY_GGUF.get(architecture) if isinstance(architecture, str) else None
+    if family is None:
         raise ModelFormatError(
             f"{file.path}: architecture {architecture!r} is not served from GGUF; supported: "
-            f"{', '.join(GGUF_FAMILIES)}. Other causal models load from a folder of safetensors"
+            f"{', '.join(BY_GGUF)}. Other causal models load from a folder of safetensors"
         )
     if "blk.0.ffn_gate_exps.weight" in file.tensors or "blk.0.ffn_gate_inp.weight" in file.tensors:
         raise ModelFormatError(
             f"{file.path}: a mixture of experts is not served from GGUF; load it from a folder of "
             "safetensors"
         )
-    keys = _Keys(file, architecture)
-    gemma = architecture.startswith("gemma")
+    keys = _Keys(file, family)
     num_layers, hidden_size = _num_layers(keys), keys.count("embedding_length")
     num_heads = keys.count("attention.head_count")
     head_dim = keys.count("attention.key_length", hidden_size // num_heads)
     ropes, layer_rope, context = _ropes(keys, num_layers, head_dim, context_length)
-    by_width = (architecture, num_layers) in _SCALE_BY_WIDTH
+    by_width = num_layers in family.depths_scaled_by_width
     return ModelConfig(
         name=file.path.stem,  # the metadata often has a training label instead
-        family=GGUF_FAMILIES[architecture],
+        family=family.name,
         num_layers=num_layers,
         hidden_size=hidden_size,
         intermediate_size=keys.count("feed_forward_length"),
@@ -99,19 +93,15 @@ def gguf_config(file: GgufFile, *, dtype: str, context_length: int | None = None
         windows=_windows(keys, num_layers),
         ropes=ropes,
         layer_rope=layer_rope,
-        activation="gelu_tanh" if gemma else "silu",
+        activation=family.activation,
         attention_scale=(hidden_size // num_heads if by_width else head_dim) ** -0.5,
-        qk_norm=architecture in ("qwen3", "gemma3"),
-        post_norms=gemma,
-        norm_offset=1.0 if gemma else 0.0,
-        embed_scale=hidden_size**0.5 if gemma else 1.0,
-        attention_soft_cap=_soft_cap(keys, "attn_logit_softcapping", 50.0),
-        logit_soft_cap=_soft_cap(keys, "final_logit_softcapping", 30.0),
+        attention_soft_cap=_soft_cap(keys, "attn_logit_softcapping", family.attention_soft_cap),
+        logit_soft_cap=_soft_cap(keys, "final_logit_softcapping", family.logit_soft_cap),
         tie_embeddings="output.weight" not in file.tensors,
         bos_token_id=file.metadata.get("tokenizer.ggml.bos_token_id"),
         eos_token_ids=eos_ids(file.metadata),
         dtype=dtype,
-    )
+    ).of(family)
 
 
 def eos_ids(metadata: dict[str, Any]) -> tuple[int, ...]:
@@ -131,8 +121,7 @@ def _vocab_size(file: GgufFile) -> int:
     return file.tensors["token_embd.weight"].shape[0]
 
 
-def _soft_cap(keys: _Keys, key: str, gemma2_default: float) -> float | None:
-    default = gemma2_default if keys.architecture == "gemma2" else None
+def _soft_cap(keys: _Keys, key: str, default: float | None) -> float | None:
     value = keys.get(key, default)
     return float(value) if value else None
 
@@ -149,14 +138,14 @@ def _num_layers(keys: _Keys) -> int:
 
 
 def _windows(keys: _Keys, num_layers: int) -> tuple[int | None, ...]:
-    """Gemma alternates: every `period`-th layer sees everything. Others window all or none."""
+    """By the file's list of layers, else by the family's period, else all layers alike."""
     window = keys.get("attention.sliding_window", None) or None
-    if keys.architecture.startswith("qwen"):
-        window = None  # the files carry no flag, and released models have it off
+    if not keys.family.reads_gguf_window:
+        window = None
     pattern = keys.get("attention.sliding_window_pattern", None)
     if isinstance(pattern, np.ndarray) and len(pattern) == num_layers:
         return tuple(window if flag else None for flag in pattern.tolist())
-    period = _WINDOW_PERIOD.get(keys.architecture)
+    period = keys.family.window_period
     if period is None:
         return (window,) * num_layers
     return tuple(window if (i + 1) % period else None for i in range(num_layers))
@@ -167,15 +156,14 @@ def _ropes(
 ) -> tuple[tuple[RopeConfig, ...], tuple[int, ...], int]:
     context = keys.count("context_length")
     rotary_dim = int(keys.get("rope.dimension_count", head_dim))
-    theta = float(keys.get("rope.freq_base", 10000.0))
-    if keys.architecture == "gemma3":
-        theta = float(keys.get("rope.freq_base", 1_000_000.0))
+    theta = float(keys.get("rope.freq_base", keys.family.rope_theta))
     full, context = _scaled(keys, RopeConfig(theta, rotary_dim), context, wanted)
     if wanted is not None:
         context = min(context, wanted)
-    if keys.architecture != "gemma3":
+    local_theta = keys.family.local_rope_theta
+    if local_theta is None:
         return (full,), (0,) * num_layers, context
-    local = RopeConfig(float(keys.get("rope.freq_base_swa", 10000.0)), rotary_dim)
+    local = RopeConfig(float(keys.get("rope.freq_base_swa", local_theta)), rotary_dim)
     windows = _windows(keys, num_layers)
     return (full, local), tuple(int(window is not None) for window in windows), context
 

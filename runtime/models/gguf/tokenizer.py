@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE
 
 from radixlang.errors import ModelFormatError
+from radixlang.runtime.models.families import BY_GGUF
 from radixlang.runtime.models.gguf.config import eos_ids
 from radixlang.runtime.models.gguf.file import GgufFile
 from radixlang.runtime.text.byte_alphabet import byte_alphabet
@@ -155,38 +156,36 @@ def _pre_tokenizer(file: GgufFile) -> Any:
 
 
 def _sentence_piece(file: GgufFile, tokens: list[str], kinds: list[int]) -> Tokenizer:
-    gemma = str(file.metadata.get("general.architecture", "")).startswith("gemma")
-    if gemma:  # runs of spaces are stored as such, and looked up as their stand-in
+    family = BY_GGUF.get(str(file.metadata.get("general.architecture")))
+    spaces = "prefix" if family is None else family.gguf_spaces
+    if spaces == "literal":  # runs of spaces are stored as such, and looked up as their stand-in
         tokens = [_SPACE * len(t) if t and not t.strip(" ") else t for t in tokens]
     vocab = {token: index for index, token in enumerate(tokens)}
     barred = {t for t, kind in zip(tokens, kinds, strict=True) if kind == _CONTROL}
-    scores = None if gemma else file.metadata.get("tokenizer.ggml.scores")
+    scores = None if spaces == "literal" else file.metadata.get("tokenizer.ggml.scores")
     merges = derive_merges(vocab, barred, None if scores is None else scores.tolist())
-    unknown = "<unk>" if gemma and "<unk>" in vocab else None
+    unknown = "<unk>" if spaces == "literal" and "<unk>" in vocab else None
     tokenizer = Tokenizer(
         BPE(vocab=vocab, merges=merges, fuse_unk=True, byte_fallback=True, unk_token=unknown)
     )
-    prefix = not gemma and bool(file.metadata.get("tokenizer.ggml.add_space_prefix", True))
-    _set_spaces(tokenizer, prefix, str(file.metadata.get("general.architecture")))
+    wants_prefix = bool(file.metadata.get("tokenizer.ggml.add_space_prefix", True))
+    _set_spaces(tokenizer, spaces if wants_prefix else "literal")
     return tokenizer
 
 
-def _set_spaces(tokenizer: Tokenizer, prefix: bool, architecture: str) -> None:
-    """How spaces are written, and whether a space is put before the text.
-
-    Phi-3 puts one before every piece between special tokens, the others before the whole text.
-    """
+def _set_spaces(tokenizer: Tokenizer, spaces: str) -> None:
+    """How spaces are written, and whether one is put before the text; see `gguf_spaces`."""
     replace = normalizers.Replace(" ", _SPACE)
-    if prefix and architecture == "phi3":
+    if spaces == "prefix_pieces":
         tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), replace])
-    elif prefix:
+    elif spaces == "prefix":
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
             replacement=_SPACE, prepend_scheme="first", split=False
         )
     else:
         tokenizer.normalizer = replace
     parts: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    strip = [decoders.Strip(content=" ", left=1, right=0)] if prefix else []
+    strip = [decoders.Strip(content=" ", left=1, right=0)] if spaces != "literal" else []
     tokenizer.decoder = decoders.Sequence(parts + strip)
 
 

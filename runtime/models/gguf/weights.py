@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from radixlang.errors import ModelFormatError
+from radixlang.runtime.models.families import BY_GGUF
 from radixlang.runtime.models.gguf.file import BLOCK_TYPES, GgufFile
 
 _PARTS = {
@@ -40,8 +41,8 @@ class GgufWeights:
     def __init__(self, file: GgufFile) -> None:
         self._file = file
         self.origin = str(file.path)
-        # llama.cpp rotates neighbouring dimensions in the llama family and halves in the others.
-        self.pairs_side_by_side = file.metadata.get("general.architecture") == "llama"
+        family = BY_GGUF.get(str(file.metadata.get("general.architecture")))
+        self.pairs_side_by_side = family is not None and family.gguf_pairs_side_by_side
         self._fused_gate = "blk.0.ffn_gate.weight" not in file.tensors
 
     def __contains__(self, name: str) -> bool:

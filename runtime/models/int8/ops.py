@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from radixlang.kernels.cpu.attention import packed
-from radixlang.runtime.models.config import Activation
 from radixlang.runtime.models.decoder import ACTIVATIONS
+from radixlang.runtime.models.families import Activation
 from radixlang.runtime.models.int8.linear import LEVELS, TINY
 from radixlang.runtime.models.int8.rotation import hadamard
 from radixlang.runtime.models.rotary import rotate

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from radixlang.errors import ModelFormatError
 from radixlang.runtime.models.assemble import build_decoder
+from radixlang.runtime.models.config import from_transformers
+from radixlang.runtime.models.families import FAMILIES, ModelFamily
 from radixlang.runtime.models.gguf.config import gguf_config
 from radixlang.runtime.models.gguf.file import BLOCK_TYPES, GgufFile
 from radixlang.runtime.models.gguf.weights import GgufWeights, dequantize
@@ -172,6 +174,25 @@ def test_logits_equal_transformers(
     found = forest(loaded.config).shared_prefix_logits(loaded.model, ids, 14)
     torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-4)
     assert loaded.eos_token_ids == (0,)
+
+
+IN_GGUF = [family for family in FAMILIES if family.gguf]
+DEPTHS = [(f, depth) for f in IN_GGUF for depth in sorted({6, *f.depths_scaled_by_width})]
+
+
+@pytest.mark.parametrize(("family", "depth"), DEPTHS, ids=lambda x: getattr(x, "name", x))
+def test_a_file_and_a_folder_give_one_configuration(
+    random_model: Callable[..., Any], family: ModelFamily, depth: int, tmp_path: Path
+) -> None:
+    """Token ids and the precision of numbers are the file's own; all else is the model's."""
+    kind, options = CASES[family.gguf or ""]
+    scaled = {"query_pre_attn_scalar": 32 // 4} if depth in family.depths_scaled_by_width else {}
+    theirs = random_model(kind, options | scaled | {"num_hidden_layers": depth})
+    write_gguf(tmp_path / "tiny.gguf", theirs)
+    folder = from_transformers(theirs.config, name="tiny", dtype="float32")
+    found = gguf_config(GgufFile(tmp_path / "tiny.gguf"), dtype="float32")
+    eps = float(np.float32(folder.norm_eps))
+    assert found == replace(folder, bos_token_id=0, eos_token_ids=(0,), norm_eps=eps)
 
 
 @pytest.mark.parametrize("type_id", BLOCK_TYPES, ids=[b[0] for b in BLOCK_TYPES.values()])
