@@ -98,4 +98,4 @@ def test_no_file_is_entered_twice(way: str) -> None:
 
 def test_the_counts_at_the_end_are_those_of_the_lists() -> None:
     counts = [len(stops(text)) for text in WAYS.values()]
-    assert "the ways have {}, {} and {}".format(*counts) in " ".join(PAGE.split())
+    assert "the paths have {}, {} and {}".format(*counts) in " ".join(PAGE.split())
