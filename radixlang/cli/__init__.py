@@ -1,13 +1,15 @@
-"""The command line: `radixlang run | explain | tree | bench | doctor | prefix`.
+"""The command line: `radixlang run | chat | explain | lint | tree | bench | doctor | prefix`.
 
 Every command parses, calls the language and prints. `_runtime.py` alone opens the engine.
 """
 
 __all__ = [
     "bench",
+    "chat",
     "doctor",
     "explain",
     "last_run",
+    "lint",
     "main",
     "options",
     "prefix",

@@ -40,6 +40,12 @@ def _runtime(args: argparse.Namespace, options: dict[str, Any]) -> Any:
     return runtime
 
 
+def sampling_of_model(runtime: Any) -> dict[str, Any]:
+    """What a model's own files say about sampling; nothing where they do not."""
+    loaded = getattr(runtime, "loaded", None)
+    return {} if loaded is None else dict(loaded.generation_defaults)
+
+
 def _say(text: str) -> None:
     """A passing line on a terminal; nothing elsewhere."""
     if sys.stderr.isatty():

@@ -19,12 +19,13 @@ from radixlang.errors import ModelError, ParameterError, ProgramError, Radixlang
 from radixlang.suggestions import nearest
 
 DONE, FAILED, USAGE, NO_MODEL, INTERRUPTED = 0, 1, 2, 3, 130
-COMMANDS = ("run", "explain", "tree", "bench", "doctor", "prefix")
+COMMANDS = ("run", "chat", "explain", "lint", "tree", "bench", "doctor", "prefix")
 _DESCRIPTION = "Prompt programs that fork, on a runtime that never computes a prefix twice."
 _EPILOG = """\
 a first try:
   radixlang doctor                              is everything there?
   radixlang explain program.radix               what a run will cost, without a model
+  radixlang chat                                talk to the default model
   radixlang run program.py --set name=value     run it, print its variables
   radixlang run program.py --rows in.jsonl --out out.jsonl
 

@@ -42,6 +42,29 @@ def add_run(commands: Commands) -> None:
           "may be given several times", action="append", default=[])  # fmt: skip
 
 
+def add_chat(commands: Commands) -> None:
+    """`chat`: a conversation."""
+    parser = _parser(
+        commands, "chat", "talk to a model, answers as they are made",
+        "Talk to a model. A line is a turn; /help shows what else there is: /tree, /save FILE,\n"
+        "/quit. Ctrl-C stops an answer and keeps what there is of it. With --json an answer is\n"
+        "one line of JSON.",
+    )  # fmt: skip
+    _take(parser, "--system", "TEXT", "a system turn before the first; @FILE reads it from a file")
+    _sampling(parser)
+    _runtime(parser)
+
+
+def add_lint(commands: Commands) -> None:
+    """`lint`: doubtful places of programs."""
+    parser = _parser(
+        commands, "lint", "find doubtful places of programs, without a model",
+        "Trace the programs of a file and name what most likely is not meant: one line a place,\n"
+        "with a code (RL001 …). Exits with 1 if there is any.",
+    )  # fmt: skip
+    _program(parser)
+
+
 def add_explain(commands: Commands) -> None:
     """`explain`: predictions without a model."""
     parser = _parser(

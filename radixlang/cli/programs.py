@@ -37,6 +37,15 @@ def load_program(target: str) -> Program:
     return _pick(path, _programs_in(_imported(path)), name)
 
 
+def load_programs(target: str) -> list[Program]:
+    """Every program of `FILE`, or the one of `FILE:NAME`; raises like `load_program`."""
+    path, name = _split(target)
+    if path.suffix != ".py" or name is not None:
+        return [load_program(target)]
+    programs = _programs_in(_imported(path))
+    return list(programs.values()) or [_pick(path, programs, None)]
+
+
 def _split(target: str) -> tuple[Path, str | None]:
     path, separator, name = target.rpartition(":")
     if separator and name.isidentifier() and Path(path).suffix in (".py", ".radix"):

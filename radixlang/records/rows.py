@@ -22,7 +22,8 @@ def as_rows(rows: Any, names: Iterable[str] = ()) -> list[dict[str, Any]]:
         ParameterError: something else, or a row that is no mapping.
     """
     shape = "{" + ", ".join(f"{name!r}: …" for name in names) + "}"
-    if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
+    table = _table_rows(rows)
+    if isinstance(rows, (str, bytes)) or not isinstance(table, Iterable):
         raise ParameterError(
             f"rows are a list of dicts [{shape}] or a table, got {shortened(rows)}; "
             "radixlang.read_rows(path) reads a file"
@@ -32,17 +33,17 @@ def as_rows(rows: Any, names: Iterable[str] = ()) -> list[dict[str, Any]]:
             f"rows are a list of dicts [{shape}] or a table, got a dict of {shortened([*rows])}; "
             "one row is [{…}], and of a DatasetDict take one split"
         )
-    return [_row(index, row, shape) for index, row in enumerate(_table_rows(rows))]
+    return [_row(index, row, shape) for index, row in enumerate(table)]
 
 
-def _table_rows(rows: Any) -> Iterable[Any]:
+def _table_rows(rows: Any) -> Any:
     if hasattr(rows, "iter_rows") and hasattr(rows, "columns"):  # polars
-        return rows.iter_rows(named=True)  # type: ignore[no-any-return]
+        return rows.iter_rows(named=True)
     if hasattr(rows, "to_pylist"):  # pyarrow
-        return rows.to_pylist()  # type: ignore[no-any-return]
+        return rows.to_pylist()
     if hasattr(rows, "itertuples") and hasattr(rows, "to_dict"):  # pandas
         return ({key: _known(cell) for key, cell in row.items()} for row in rows.to_dict("records"))
-    return rows  # type: ignore[no-any-return]
+    return rows
 
 
 def _known(cell: Any) -> Any:

@@ -53,10 +53,7 @@ class PolarsFrame:
 
 
 class ArrowTable:
-    """As much of a pyarrow Table as a batch asks for."""
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(["columns"])
+    """As much of a pyarrow Table as a batch asks for; it cannot be iterated."""
 
     def to_pylist(self) -> list[dict[str, Any]]:
         return ROWS
