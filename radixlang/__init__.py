@@ -227,7 +227,7 @@ if not TYPE_CHECKING:  # a checker that saw it would let any name pass, misspelt
 
 
 def __dir__() -> list[str]:
-    """What the package offers; the modules it is made of are imported by their own names."""
+    """The public names; modules are imported by their full names."""
     return sorted({*__all__, *(name for name in globals() if name.endswith("__")), "__version__"})
 
 

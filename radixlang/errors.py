@@ -14,7 +14,7 @@ RadixlangError
 │   └── BudgetError               the program has spent the tokens it was allowed
 ├── ConstraintError
 │   ├── InvalidConstraintError    the regex, schema or grammar itself is wrong
-│   ├── UnsupportedConstraintError  it is right, and names something we refuse
+│   ├── UnsupportedConstraintError  it is valid, but uses something that cannot be enforced
 │   └── IncompleteError           generation ended before the constraint was satisfied
 ├── ValueParseError               generated text is not a value of the asked type
 ├── ProgramError                  wraps the first error of a program with its place in it
@@ -22,12 +22,12 @@ RadixlangError
 ├── UnknownVariableError          a state has no variable of this name (also a KeyError)
 ├── NeedsValueError               Python asked for a generated value where there is none yet
 ├── StateClosedError              a finished or failed state was appended to
-├── NotPicklableError             what belongs to one process was asked for its bytes (a TypeError)
+├── NotPicklableError             an object that belongs to one process was pickled (a TypeError)
 ├── TemplateError                 a .radix file is wrong: file, line, column, caret
-├── OwnershipError                KV slots or a lease given up twice: a bug in the caller
+├── OwnershipError                KV slots or a lease released twice: a bug in the caller
 ├── ScriptError                   a scripted fake model has no answer for this prompt
 └── RuntimeClosedError            the runtime was closed
-    └── ForkedError               what another process runs was asked in a child of it
+    └── ForkedError               a parent process's runtime was used in a forked child
 
 A message says what happened, the values, and what to do about it.
 """
@@ -44,8 +44,8 @@ from typing import Any, NoReturn
 class RadixlangError(Exception):
     """Base of every error that radixlang raises on purpose.
 
-    `location` is "file:line" of the program's line that it comes from, "" where none is known.
-    It pickles whatever its subclass's __init__ takes, with its attributes and its `__cause__`.
+    `location` is the "file:line" of the program that it comes from, "" if none is known. Every
+    subclass pickles, whatever its __init__ takes, with its attributes and its `__cause__`.
     """
 
     _location: str | None = None
@@ -70,9 +70,9 @@ class RadixlangError(Exception):
 
 
 def place_of(error: BaseException) -> str:
-    """Where an error was raised: "file:line" of the deepest line that is the user's own.
+    """Where an error was raised: "file:line" of the deepest line of the user's own code.
 
-    Lines of this package, of the standard library and of installed packages are not; "" where
+    Lines of this package, of the standard library and of installed packages do not count; "" if
     there is no other line.
     """
     if isinstance(error, RadixlangError) and error._location:
@@ -109,7 +109,7 @@ def _rebuilt(kind: type[RadixlangError], args: tuple[Any, ...], cause: bytes | N
 
 
 def _pickled(error: BaseException) -> bytes:
-    """The error's bytes; an error that does not survive them goes as its type and its text."""
+    """The error's bytes; an error that does not pickle is replaced by its type and its text."""
     try:
         data = pickle.dumps(error)
         pickle.loads(data)
@@ -123,7 +123,7 @@ class ModelError(RadixlangError):
 
 
 class ModelNotFoundError(ModelError):
-    """No folder, GGUF file or cached hub name answers to the given name."""
+    """There is no folder, GGUF file or cached hub model of the given name."""
 
 
 class ModelFormatError(ModelError):
@@ -171,11 +171,12 @@ class InvalidConstraintError(ConstraintError, ValueError):
 
 
 class UnsupportedConstraintError(ConstraintError):
-    """The constraint is valid, and uses something that is refused rather than ignored."""
+    """The constraint is valid but uses something that cannot be enforced; it is refused, not
+    ignored."""
 
 
 class IncompleteError(ConstraintError):
-    """Generation ended before its constraint was satisfied; `partial` has what there was."""
+    """Generation ended before its constraint was satisfied; `partial` is the text so far."""
 
     def __init__(self, message: str, partial: str = "") -> None:
         super().__init__(message)
@@ -230,7 +231,7 @@ class JoinError(ProgramError):
         self.errors = errors
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes; branch errors that do not pickle go as their type and their text."""
+        """The attributes; branch errors that do not pickle are replaced by type and text."""
         errors = {index: pickle.loads(_pickled(error)) for index, error in self.errors.items()}
         return {**self.__dict__, "errors": errors}
 

@@ -1,7 +1,6 @@
-"""The keyword arguments of public functions as types: what an editor offers and a checker reads.
+"""The keyword arguments of public functions as types, for editors and type checkers.
 
-Names, values and defaults are told where they act: `SamplingParams`, `gen`, `Program.run` and
-`Program.run_batch`.
+`SamplingParams`, `gen`, `Program.run` and `Program.run_batch` document their meaning and defaults.
 """
 
 from __future__ import annotations

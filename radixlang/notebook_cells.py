@@ -1,4 +1,4 @@
-"""Cells of a notebook, light or dark as the notebook is: figures, tables, and what holds them."""
+"""Cells of a notebook, light or dark as the notebook is: figures, tables, and their frame."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-_MOST_ROWS = 30  # of a table; the others are folded away
+_MOST_ROWS = 30  # of a table; the others are folded
 
 
 def cell(content: str) -> str:
-    """Markup as a cell, with the colours of the view."""
+    """Markup framed as a cell, with the colours of the view."""
     style = (Path(__file__).parent / "views" / "trace.css").read_text(encoding="utf-8")
     return f'<div class="rl cell"><style>{style}</style>{content}</div>'
 

@@ -2,11 +2,12 @@
 
     import radixlang.otel
 
-    radixlang.otel.export_runs()        # every run from here on, to the tracer provider that is set
+    radixlang.otel.export_runs()        # every run from here on, to the global tracer provider
 
-One span a run, below it one for each generation and select, with model, tokens, finish reason and
-error: what Phoenix, Langfuse and other readers of these conventions show. A run's span lies below
-the caller's own, where there is one. Spans are made when the run has ended, of times that it kept.
+Each run is a span, with a child span for each generation and select: model, tokens, finish reason
+and error, which Phoenix, Langfuse and other readers of these conventions show. A run's span is a
+child of the caller's current span, if there is one. Spans are made when the run has ended, from
+times that it recorded.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class _Exporter:
         self._tracer, self._content = tracer, content
 
     def export(self, state: State) -> None:
-        """Make the spans of a run that has ended."""
+        """Make the spans of a finished run."""
         from opentelemetry.trace import SpanKind, set_span_in_context
 
         run = state._run()
@@ -98,7 +99,7 @@ class _Exporter:
 
 
 def _nanoseconds(trace: Trace, seconds: float) -> int:
-    """The time of day, of seconds since the run began."""
+    """Nanoseconds since the epoch, from seconds since the run began."""
     return int((trace.started_at + seconds) * 1e9)
 
 
@@ -157,7 +158,7 @@ def _response(value: Value) -> Iterator[tuple[str, Any]]:
 
 
 def _operation(value: Value) -> str:
-    """What the conventions call it; a select, which writes nothing, has no name in them."""
+    """The conventions' name of the operation; they have none for a select, which writes nothing."""
     if value.kind == "select":
         return "select"
     return "chat" if value.is_in_turn else "text_completion"

@@ -1,7 +1,6 @@
-"""Progress bars: at a terminal and in a notebook, after half a second; nothing at all elsewhere.
+"""Progress bars at a terminal and in a notebook, after half a second; elsewhere there are none.
 
-The runtime shows its own with this too: the one module of the language, beside the seam, that it
-knows, so that all bars look alike.
+The runtime uses this module too, so that all bars look alike.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 
-DELAY_S = 0.5  # what is done sooner shows no bar
+DELAY_S = 0.5  # seconds before a bar appears
 _LOOK_EVERY_S = 0.1
 _NOTEBOOK_SHELLS = {"ZMQInteractiveShell", "Shell"}  # Jupyter's and its kin; Colab's
 
@@ -25,14 +24,13 @@ def row_bar(num_rows: int, *, wanted: bool | None = None) -> Any:
     """A bar of tqdm to `update(1)` and `close()`.
 
     Args:
-        wanted: None shows it where a person looks: at a terminal or in a notebook; True and
-            False say so themselves.
+        wanted: None shows it at a terminal or in a notebook; True always, False never.
     """
     return _bar(None, num_rows, "row", wanted)
 
 
 def each(items: Iterable[Item], what: str, total: int, unit: str) -> Iterator[Item]:
-    """The items, with a bar that moves on as they are taken."""
+    """The items, with a bar that counts them as they are consumed."""
     with _bar(what, total, unit) as bar:
         for item in items:
             yield item
@@ -42,7 +40,7 @@ def each(items: Iterable[Item], what: str, total: int, unit: str) -> Iterator[It
 def awaited(
     future: Future[Item], what: str, total: int, unit: str, done: Callable[[], int]
 ) -> Item:
-    """The future's result; until it is there, a bar follows the counter `done()`."""
+    """The future's result; until then a bar shows the counter `done()`."""
     if is_watched():
         begin = done()
         with _bar(what, total, unit) as bar:
@@ -54,7 +52,7 @@ def awaited(
 
 
 def is_watched() -> bool:
-    """Whether what is written to stderr is seen as it comes: at a terminal, or in a notebook."""
+    """Whether stderr is shown as it is written: at a terminal, or in a notebook."""
     return sys.stderr.isatty() or in_notebook()
 
 
@@ -73,7 +71,7 @@ def _bar(what: str | None, total: int, unit: str, wanted: bool | None = None) ->
 
 
 def _kind_of_bar() -> Any:
-    """The notebook's bar where its widgets are installed; the bar of text also shows there."""
+    """The notebook's bar if its widgets are installed, else the bar of text."""
     if in_notebook() and importlib.util.find_spec("ipywidgets") is not None:
         from tqdm.notebook import tqdm as widget
 

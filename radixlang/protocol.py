@@ -23,8 +23,8 @@ FinishReason = Literal["eos", "stop", "length", "constraint", "stopped"]
 
 
 class Markup(str):
-    """Text of a chat template. Special tokens inside it are recognised; in plain str they are
-    ordinary characters, so that data never becomes syntax."""
+    """Text in which special tokens are recognised, such as that of a chat template. In a plain str
+    they are ordinary characters, so that data never becomes syntax."""
 
     __slots__ = ()
 
@@ -33,7 +33,7 @@ _ROLE = re.compile(r"[^\W\d][\w-]*")
 
 
 def check_role(role: Any) -> None:
-    """Raise a ParameterError unless the role is a name: a template writes it as it is, and special
+    """Raise a ParameterError unless the role is a name: a template writes it unescaped, and special
     tokens in it would be recognised."""
     if not isinstance(role, str) or _ROLE.fullmatch(role) is None:
         raise ParameterError(
@@ -46,7 +46,7 @@ class Message:
     """One turn of a conversation, content byte for byte as the program wrote it.
 
     Raises:
-        ParameterError: the role is no name.
+        ParameterError: the role is not a name.
     """
 
     role: str
@@ -83,7 +83,7 @@ class Usage:
 
 
 def sum_usage(usages: Sequence[Usage]) -> Usage:
-    """Sums of tokens; the earliest first token; the longest time."""
+    """The sums of all token counts, the earliest first token and the longest time (seconds)."""
     return Usage(
         num_prompt_tokens=sum(usage.num_prompt_tokens for usage in usages),
         num_cached_tokens=sum(usage.num_cached_tokens for usage in usages),
@@ -100,8 +100,8 @@ class Completion:
     """A finished generation.
 
     `text` excludes the stop string or end token that ended it; `token_ids` are the tokens
-    that stay on the branch. `stop_reason` is the stop string or token id, where one matched.
-    "stopped" is a generation that `Generation.stop` ended: its text is what there was by then.
+    that stay on the branch. `stop_reason` is the stop string or token id that matched, if any.
+    A `finish_reason` of "stopped" means that `Generation.stop` ended it; its text is partial.
     """
 
     text: str
@@ -116,9 +116,9 @@ class Completion:
 class OptionScore:
     """Log-probabilities of one option's tokens under the branch's prompt.
 
-    `is_greedy[i]` tells whether token i was the model's most likely one there. Where an option
-    merges with the end of the prompt into other tokens, the tokens scored start before it, at
-    the last boundary that prompt and options share.
+    `is_greedy[i]` tells whether token i was the model's most likely one at its position. If an
+    option merges with the end of the prompt into other tokens, the scored tokens start before the
+    option, at the last boundary that prompt and options share.
     """
 
     text: str
@@ -133,7 +133,7 @@ class OptionScore:
 
     @property
     def mean(self) -> float:
-        """Log-probability a token."""
+        """Mean log-probability of a token."""
         return self.total / max(1, len(self.logprobs))
 
 
@@ -152,8 +152,8 @@ class Generation(Reply[Completion]):
     Backends call `push` and then `set_result` or `set_exception`, from one thread. Iterating
     yields each Delta as it comes and raises the generation's error, if there is one, at the end.
 
-    Until somebody asks for deltas (`is_followed`), a backend may keep them back: they then come
-    together, with the next token at the latest, and all of them before the end.
+    Until somebody asks for deltas (`is_followed`), a backend may hold them back. It then publishes
+    them together, with the next token at the latest, and all of them before the end.
     """
 
     def __init__(
@@ -214,9 +214,10 @@ class Generation(Reply[Completion]):
     def stop(self) -> bool:
         """Ask the backend to end here and keep the text so far; False if it had ended already.
 
-        The future then has a Completion that is "stopped" (empty if nothing was generated yet),
-        and the branch goes on behind its text. Under a constraint it is as if max_tokens had been
-        reached: `finish="close"` closes the text, anything else is an IncompleteError.
+        The future's Completion then has the finish reason "stopped" (and no text if nothing was
+        generated yet), and the branch goes on after it. Under a constraint this acts as if
+        max_tokens had been reached: `finish="close"` completes the text, otherwise the future
+        raises an IncompleteError.
         """
         if self.done():
             return False
@@ -288,19 +289,23 @@ class Branch(Protocol):
         ...
 
     def expect(self, next_in: int | None) -> None:
-        """Queue a hint: what is on the branch by then is read again by the generation or scoring
-        that is `next_in` from here (1: the next one), or never (None).
+        """Queue a hint on when the branch's tokens are read next.
+
+        Args:
+            next_in: the generation or scoring that reads them, counted from here (1: the next
+                one); None: none will.
 
         It changes no result; a backend may use it to choose what to keep cached.
         """
         ...
 
     def cancel(self) -> None:
-        """Fail what is queued or running with CancelledError, then release."""
+        """Fail queued and running operations with a CancelledError, then release."""
         ...
 
     def release(self) -> None:
-        """Free what only this branch holds, once its queued operations have run. Idempotent."""
+        """Free the memory that only this branch holds, once its queued operations have run.
+        Idempotent."""
         ...
 
 
@@ -318,7 +323,7 @@ class Backend(Protocol):
         ...
 
     def new_branch(self, *, namespace: str = "") -> Branch:
-        """An empty branch. Nothing is shared between namespaces, in memory or in time."""
+        """An empty branch. Namespaces share no cached tokens, so timing tells nothing of others."""
         ...
 
     def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:

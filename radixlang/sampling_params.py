@@ -44,7 +44,7 @@ class SamplingParams:
 
     Args:
         max_tokens: most tokens to generate.
-        min_tokens: end tokens are held back, and stops overlooked, until this many tokens exist.
+        min_tokens: no end token is sampled, and stops are ignored, before this many tokens.
         temperature: 0 is greedy.
         top_k: keep the k most likely tokens; None keeps all.
         top_p: keep the smallest set of tokens with this much probability.
@@ -54,15 +54,15 @@ class SamplingParams:
         repetition_penalty: divides positive and multiplies negative logits of seen tokens
             (prompt included), as in CTRL (Keskar et al. 2019, section 4.1).
         stop: strings that end the generation; the text ends before the match.
-        stop_regex: Python patterns that end the generation where their first match begins, as soon
-            as there is one. Text in which a match may still begin is held back from streams.
-        stop_token_ids: token ids that end it, beside the model's own end tokens.
+        stop_regex: Python patterns that end the generation as soon as one matches; the text ends
+            before the first match. Streams hold back text in which a match may still begin.
+        stop_token_ids: token ids that end it, in addition to the model's own end tokens.
         ignore_eos: go on past the model's end tokens.
         seed: 64-bit key of this generation's random numbers; None draws one.
         logprobs: record the log-probability of each generated token.
         top_logprobs: also record this many most likely alternatives.
-        heal: withdraw an unstable last token of the prompt's text and regenerate it under its
-            own text, so that the cut between text and generation leaves no trace.
+        heal: token healing: drop the last token of the prompt's text if it is unstable, and
+            generate one that begins with its text, as if text and generation were one.
 
     Raises:
         ParameterError: a value is out of range.
@@ -128,7 +128,7 @@ class SamplingParams:
 
     @classmethod
     def checked(cls, **kwargs: Unpack[SamplingKeywords]) -> SamplingKeywords:
-        """The keyword arguments themselves, once names and values have been checked."""
+        """Check names and values of the keyword arguments, and return them unchanged."""
         cls.from_kwargs(**kwargs)
         return kwargs
 

@@ -1,4 +1,4 @@
-"""A name that is not known: what it is called here, by one table of other tools' spellings."""
+"""Hints for unknown names: one table of other tools' spellings and what they are called here."""
 
 from __future__ import annotations
 
@@ -101,13 +101,13 @@ _THEIRS: dict[str, dict[str, str]] = {
 
 
 def hint_for(name: str, known: Iterable[str], owner: str, otherwise: str | None = None) -> str:
-    """What to write for a name that is not known.
+    """What to write instead of an unknown name.
 
     Args:
-        known: the names that are.
-        owner: whose they are: "gen", "a run", "run_batch" or "Runtime". Other tools' names are
-            looked for there first, then among the others' names.
-        otherwise: what is said where no name is near; the known names.
+        known: the known names.
+        owner: whose names they are: "gen", "a run", "run_batch" or "Runtime". Other tools' names
+            are looked up among these first, then among those of other owners.
+        otherwise: the hint if no name is near; None lists the known names.
     """
     names = list(known)
     return _theirs(name, names, owner) or suggestion(name, names, otherwise)

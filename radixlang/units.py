@@ -1,10 +1,10 @@
-"""Quantities for reading."""
+"""Quantities as text."""
 
 from __future__ import annotations
 
 
 def bytes_text(num_bytes: float) -> str:
-    """A number of bytes for reading: 1.5 kB, 20.3 MB (powers of 1,000)."""
+    """A number of bytes as text: 1.5 kB, 20.3 MB (powers of 1,000)."""
     size = float(num_bytes)
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000 or unit == "GB":

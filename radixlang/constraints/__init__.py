@@ -1,6 +1,6 @@
-"""What a generation may say: the specifications, and the types of Python that imply one.
+"""Constraints on a generated text: the specifications, and the Python types that imply one.
 
-It knows texts and types. It knows no token: `radixlang.runtime.constraints` compiles to masks.
+It knows texts and types. It knows no tokens: `radixlang.runtime.constraints` compiles to masks.
 """
 
 __all__ = [

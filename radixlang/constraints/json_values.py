@@ -1,7 +1,7 @@
 """Values of a type from JSON data, and values as JSON data that can be read again.
 
-Reading may run code of the type's owner (validators, `__post_init__`), so it belongs on the
-program's thread.
+Reading may run the user's code (validators, `__post_init__`), so it belongs on the program's
+thread.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def from_json(kind: Any, data: Any) -> Any:
     """A JSON value as a value of the type.
 
     Raises:
-        ValueParseError: it is none.
+        ValueParseError: it is not a value of the type.
     """
     kind = plain(kind)
     if kind is Any:
@@ -93,7 +93,7 @@ def _constant(kind: Any, options: tuple[Any, ...], data: Any) -> Any:
 
 
 def _union(kind: Any, data: Any) -> Any:
-    """The first arm that takes it; one that takes it as it is goes before one that converts."""
+    """The value by the first arm that accepts it; arms that need no conversion go first."""
     for arm in sorted(get_args(kind), key=lambda arm: _converts(plain(arm), data)):
         try:
             return from_json(arm, data)
@@ -112,7 +112,7 @@ def arguments_from_json(function: Callable[..., Any], data: Any) -> dict[str, An
     """JSON data as the arguments of a function, typed by its annotations.
 
     Raises:
-        ValueParseError: an argument that it has not, lacks, or that is of another type.
+        ValueParseError: an argument is unknown, missing, or of another type.
     """
     return _members(call_name(function), "argument", members_of_call(function), data)
 
@@ -180,7 +180,7 @@ def _mapping(origin: Any, args: tuple[Any, ...], data: dict[str, Any]) -> Any:
 
 
 def _key(kind: Any, text: str) -> Any:
-    """The name of a member as a value of the type of the keys."""
+    """The name of a JSON member as a value of the key's type."""
     kind = plain(kind)
     if kind is str or kind is Any:
         return text

@@ -1,6 +1,6 @@
-"""What of pydantic's core schemas no text can be held to: refused before anything is written.
+"""Parts of pydantic's core schemas that no mask can enforce: refused before anything is generated.
 
-Each would let a text be written that pydantic then refuses, such as a date that has to be past.
+Each would allow a text that pydantic then refuses, such as a date that has to be in the past.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from radixlang.errors import InvalidConstraintError
 
 _BOUNDS = ("le", "ge", "lt", "gt", "now_op", "microseconds_precision")
 _TEMPORAL = ("date", "time", "datetime", "timedelta")
-# validators of pydantic's own that a schema does not tell, by the name of the function
+# pydantic's own validators that a JSON schema does not express, by the name of the function
 _FUNCTIONS = {
     "EncodedStr.decode_str": "text in base64 has to be UTF-8 once decoded; use Base64Bytes",
     "import_string": "an ImportString has to be there to import; use str",
@@ -26,10 +26,10 @@ _FUNCTIONS = {
 
 
 def check_core_schema(schema: Any, owner: str) -> None:
-    """Refuse a core schema with a part that cannot be enforced.
+    """Check that every part of a core schema can be enforced.
 
     Raises:
-        InvalidConstraintError: naming the type, the part and what to use.
+        InvalidConstraintError: a part cannot; the message names the type, the part and what to use.
     """
     for part in _parts(schema):
         check = _CHECKS.get(part["type"])

@@ -1,8 +1,8 @@
-"""JSON schemas by pydantic's own generator, made exact: what they allow, pydantic reads.
+"""JSON schemas by pydantic's own generator, made exact: pydantic reads every text they allow.
 
-pydantic's schemas are remarks in places: a date is `format: date`, an integer key is any key, a
-Decimal is any string. Here each is the pattern of the texts that are read. This module imports
-pydantic; `pydantic_types` loads it when a type of pydantic's is met.
+Some of pydantic's schemas allow more: a date is `format: date`, an integer key is any key, a
+Decimal is any string. Here each is the pattern of the texts that pydantic reads. This module
+imports pydantic; `pydantic_types` loads it when it meets one of pydantic's types.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FORMATS: dict[str, str | None] = {
     "password": None,
     "binary": None,
 }
-_MOST = 10**17  # the engine's ranges end below eighteen digits
+_MOST = 10**17  # the mask engine's integer ranges have less than eighteen digits
 _REFUSED = {
     "regex": "a pattern", "zoneinfo": "a time zone", "fraction": "a Fraction",
     "file-path": "a file that exists", "directory-path": "a folder that exists",
@@ -52,7 +52,7 @@ def make_adapter(kind: Any) -> Any:
     """pydantic's TypeAdapter of a type.
 
     Raises:
-        InvalidConstraintError: pydantic does not take the type.
+        InvalidConstraintError: pydantic does not support the type.
     """
     try:
         adapter: Any = pydantic.TypeAdapter(kind)
@@ -63,7 +63,7 @@ def make_adapter(kind: Any) -> Any:
 
 
 def exact_schema(adapter: Any, kind: Any) -> dict[str, Any]:
-    """The JSON schema of what an adapter reads.
+    """The JSON schema of the texts that an adapter reads.
 
     Raises:
         InvalidConstraintError: something in the type cannot be enforced.
@@ -106,7 +106,7 @@ def _text(pattern: str, **more: Any) -> dict[str, Any]:
 
 
 class ExactSchemas(GenerateJsonSchema):
-    """pydantic's generator, exact for what its own says as a remark. One method a core schema."""
+    """pydantic's generator, made exact. One method for each kind of core schema."""
 
     def date_schema(self, schema: Any) -> dict[str, Any]:
         return _text(patterns.DATE)
@@ -141,7 +141,7 @@ class ExactSchemas(GenerateJsonSchema):
         return found if takes_all else _within(found)
 
     def decimal_schema(self, schema: Any) -> dict[str, Any]:
-        """Text with all its digits; a number where bounds other than zero ask for one."""
+        """Text with all its digits; a number if it has bounds other than zero."""
         if not {"le", "lt", "multiple_of"} & schema.keys() and _is_zero(schema):
             return _text(_decimal_pattern(schema))
         found: dict[str, Any] = {"type": "number"}
@@ -188,7 +188,7 @@ class ExactSchemas(GenerateJsonSchema):
             self._config, "str_strip_whitespace", False
         )
         if stripped and ("minLength" in found or "pattern" in found):
-            # what is stripped is measured afterwards: write what has nothing to strip
+            # lengths are checked after stripping: allow only texts with nothing to strip
             bare = r"^(?:[^\s\u0085](?:[\s\S]*[^\s\u0085])?)?$"
             return {**found, "allOf": [{"pattern": bare}]} if "pattern" in found else {
                 **found, "pattern": bare}  # fmt: skip
@@ -211,7 +211,7 @@ class ExactSchemas(GenerateJsonSchema):
         return found
 
     def _followed(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """A key's schema where pydantic has it under a name, as that of an Enum."""
+        """A key's schema, looked up if pydantic refers to it by name, as for an Enum."""
         while "$ref" in schema:
             schema = self.get_schema_from_definitions(schema["$ref"]) or {}
         return schema
@@ -223,7 +223,7 @@ class ExactSchemas(GenerateJsonSchema):
         return self._set(super().frozenset_schema(schema))
 
     def _set(self, found: dict[str, Any]) -> dict[str, Any]:
-        """Equal items fall together, which matters where a least number is asked for alone."""
+        """Items of a set are unique only if `minItems` needs it: else equal ones may merge."""
         if found.get("minItems", 0) < 2:
             found.pop("uniqueItems", None)
         if found.get("items", {}) == {}:
@@ -245,7 +245,7 @@ class ExactSchemas(GenerateJsonSchema):
 
 
 def _closed(found: dict[str, Any], schema: Any) -> dict[str, Any]:
-    """No member that the class does not declare, unless it says otherwise."""
+    """Allow only the members that the class declares, unless it allows more."""
     if found.get("type") == "object" and not schema.get("root_model"):
         found.setdefault("additionalProperties", False)
     return found
@@ -269,7 +269,7 @@ def _number(value: Any) -> int | float:
 
 
 def _decimal_pattern(schema: Any) -> str:
-    """A Decimal with at most so many digits, of any sign or from zero on."""
+    """The pattern of a Decimal with its limits of digits, of any sign or from zero on."""
     sign = "" if "ge" in schema or "gt" in schema else "-?"
     if "max_digits" not in schema and "decimal_places" not in schema and "gt" not in schema:
         return sign + patterns.DECIMAL.removeprefix("-?")
@@ -281,7 +281,7 @@ def _decimal_pattern(schema: Any) -> str:
 
 
 def _digits(whole: int, fraction: int, *, positive: bool, total: int) -> str:
-    """Digits around a point: at most `whole` before it, `fraction` after it, `total` of both."""
+    """Digits around a point: at most `whole` before it, `fraction` after it, `total` together."""
     options = []
     for before in range(0, max(whole, 0) + 1):
         after = min(fraction, total - max(before, 1)) if before else min(fraction, total)

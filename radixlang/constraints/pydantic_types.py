@@ -1,6 +1,6 @@
-"""Types that are pydantic's to describe and to read: models, bounds, validators, its own types.
+"""Types that pydantic describes and reads: models, bounds, validators, pydantic's own types.
 
-pydantic is loaded when such a type is met, and never needed otherwise.
+pydantic is loaded only when such a type is met.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def is_adapted(kind: Any) -> bool:
 
 
 def _mentions(kind: Any) -> bool:
-    """Whether pydantic's types stand somewhere in a type: it tells the arms of a union apart."""
+    """Whether a type contains one of pydantic's types. Decides about the arms of a union."""
     kind = plain(kind)
     if is_alias(kind):
         return False
@@ -39,7 +39,7 @@ def _mentions(kind: Any) -> bool:
 
 
 def _adapts(kind: Any) -> bool:
-    """Whether pydantic takes a union whole; Python 3.11 has TypedDicts that it does not."""
+    """Whether pydantic supports a whole union; it does not support Python 3.11's TypedDicts."""
     try:
         adapted(kind)
     except InvalidConstraintError:
@@ -68,7 +68,7 @@ class Adapted:
         self._adapter = make_adapter(kind)
 
     def schema(self) -> dict[str, Any]:
-        """The JSON schema, closed and without what could be written and not be read.
+        """The JSON schema, closed and exact: every text that it allows can be read.
 
         Raises:
             InvalidConstraintError: something in it cannot be enforced.
@@ -78,7 +78,7 @@ class Adapted:
         return exact_schema(self._adapter, self._kind)
 
     def read_text(self, text: str) -> Any:
-        """The value that JSON text means. The type's own validators run here.
+        """The value of a JSON text. The type's own validators run here.
 
         Raises:
             ValueParseError: a validator refuses it.
@@ -90,19 +90,19 @@ class Adapted:
             raise ValueParseError(f"{name} refuses {text}: {error}") from error
 
     def read(self, data: Any) -> Any:
-        """The value that JSON data means."""
+        """The value of JSON data."""
         return self.read_text(json.dumps(data))
 
     def data_of(self, value: Any) -> Any:
-        """A value as the JSON data that it is read from again."""
+        """A value as JSON data that `read` accepts."""
         return self._adapter.dump_python(value, mode="json", by_alias=True, round_trip=True)
 
 
 def adapted(kind: Any) -> Adapted:
-    """A type as pydantic takes it.
+    """A type with pydantic's adapter.
 
     Raises:
-        InvalidConstraintError: it does not take it.
+        InvalidConstraintError: pydantic does not support it.
     """
     try:
         return _cached(kind)

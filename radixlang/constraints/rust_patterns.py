@@ -1,4 +1,4 @@
-"""Patterns of pydantic's, which Rust's regex reads, as ECMA 262 means them."""
+"""pydantic's patterns, in the syntax of Rust's regex, translated to ECMA 262."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from radixlang.errors import InvalidConstraintError
 _TOKEN = re.compile(
     r"\\.|\(\?(?:P?<[A-Za-z_]\w*>|[:=!]|<[=!]|[^)]*)|\[\[:|&&|--|~~|\[\^?|\]|.", re.DOTALL
 )
-# what the two call digits, words and blanks: Rust goes by Unicode, ECMA 262 by ASCII
+# digits, words and blanks are Unicode's in Rust and ASCII's in ECMA 262
 _WORDS = r"\w\p{L}\p{M}\p{N}\p{Pc}\u200c\u200dⒶ-ⓩ🄰-🅉🅐-🅩🅰-🆉"
 _BLANKS = r"\t-\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-# beside a word's edge stands ASCII, on which the two agree, or nothing: exact sets take seconds
+# next to a word boundary only ASCII is allowed, on which both agree: exact sets take seconds
 _EDGE = "[\\w\u0080-\U0010ffff]"
 _BOUNDARY = rf"(?:(?<!{_EDGE})(?=\w)|(?<=\w)(?!{_EDGE}))"
 _OUTSIDE = {
@@ -45,7 +45,7 @@ def ecma_pattern(pattern: str) -> str:
 
 
 def _is_shared(token: str) -> bool:
-    """Whether both know it, where it opens a group with a question mark."""
+    """Whether both syntaxes know the token, if it opens a group with a question mark."""
     group = r"\(\?(?:[:=!]|<[=!]|P?<[A-Za-z_]\w*>)"
     return not token.startswith("(?") or re.fullmatch(group, token) is not None
 

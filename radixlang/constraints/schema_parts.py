@@ -1,4 +1,4 @@
-"""Parts of JSON schemas: closed objects, objects keyed by a type, definitions put in place."""
+"""Parts of JSON schemas: closed objects, objects keyed by a type, inlined definitions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def keyed_object(key: dict[str, Any], value: dict[str, Any], what: str) -> dict[
 
 
 def _key_pattern(key: dict[str, Any]) -> str | None:
-    """The pattern of all texts of a key; None where another keyword bounds it."""
+    """The pattern of all texts of a key; None if another keyword bounds it."""
     if key.keys() == {"type", "pattern"} and key["type"] == "string":
         return str(key["pattern"])
     if key == {"type": "integer"}:
@@ -69,12 +69,12 @@ def _key_pattern(key: dict[str, Any]) -> str | None:
 
 
 def key_text(value: Any) -> str:
-    """A scalar of JSON as the name of a member."""
+    """A JSON scalar as the name of a member."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def merged(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """A schema whose own `$defs` go to `definitions`, renamed where a name is taken."""
+    """A schema whose `$defs` are moved to `definitions`, renamed if a name is taken."""
     own = schema.get("$defs", {})
     names = {}
     for name, part in own.items():
@@ -96,7 +96,7 @@ def _renamed(node: Any, names: dict[str, str]) -> Any:
 
 
 def inlined(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """A schema with `$defs` for what is referred to twice or contains itself, the rest in place."""
+    """A schema with `$defs` for parts that are used twice or recursive; the others are inlined."""
     counts: Counter[str] = Counter()
 
     def count(part: dict[str, Any]) -> dict[str, Any]:
@@ -121,13 +121,13 @@ def inlined(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, An
 
 
 def _target(node: dict[str, Any]) -> str | None:
-    """The name that a `$ref` to `$defs` means."""
+    """The name in `$defs` to which a `$ref` points."""
     ref = node.get("$ref")
     return ref[len(_REF) :] if isinstance(ref, str) and ref.startswith(_REF) else None
 
 
 def mapped_schema(node: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """A schema with `change` made in every schema of it, from the outside in."""
+    """A schema with `change` applied to it and every schema in it, from the outside in."""
     if isinstance(node, list):
         return [mapped_schema(part, change) for part in node]
     if not isinstance(node, dict):

@@ -1,7 +1,7 @@
-"""What a generation may say: regex, JSON schema, grammar, choices, tools, and sequences of them.
+"""Constraints on a text: regex, JSON schema, grammar, choices, tools, and sequences of them.
 
-These are specifications: plain text, hashable by content, with no engine behind them. The
-runtime compiles them for a vocabulary; `match` checks a finished text without any model.
+These are specifications: plain text, hashable by content, independent of an engine. The runtime
+compiles them for a vocabulary; `match` checks a finished text without a model.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from radixlang.hooks import hook
 
 Finish: TypeAlias = Literal["error", "close"]
 
-DEFAULT_WHITESPACE = 24  # a new line and eleven levels of indentation by two
+DEFAULT_WHITESPACE = 24  # characters: a line break and eleven levels of indentation by two
 
 
 @dataclass(frozen=True, slots=True)
 class Regex:
-    """The whole text matches `pattern`, as `re.fullmatch` says (Python's syntax).
+    """The whole text matches `pattern`, as by `re.fullmatch` (Python's syntax).
 
     `finish` says what happens at max_tokens inside the constraint: "error" raises an
     IncompleteError with the partial text, "close" adds a short valid ending.
@@ -39,10 +39,10 @@ class JsonSchema:
     Args:
         schema: the schema as JSON text, keys in the order in which they are to be written.
         strict: refuse a schema with a keyword that cannot be enforced. False ignores such
-            keywords and names each in the result.
+            keywords and lists them in the compiled constraint.
         whitespace: most blanks and line breaks between two JSON tokens; 0 writes compactly.
-        formats: "assert" writes only what `format` says; "annotate" takes it as a remark, which
-            is what JSON Schema itself does since 2019-09.
+        formats: "assert" enforces `format`; "annotate" takes it as an annotation, as JSON Schema
+            itself does since 2019-09.
     """
 
     schema: str
@@ -71,10 +71,10 @@ class Grammar:
     Args:
         text: the grammar, in lark's own language.
         start: the rule it starts from.
-        parser: "lalr" or "earley", with lark's meaning; "auto" takes lalr where the grammar
-            has no conflicts.
+        parser: "lalr" or "earley", with lark's meaning; "auto" takes lalr if the grammar has no
+            conflicts.
         captures: rules whose matched text is bound to a variable of that name.
-        import_paths: folders in which `%import` looks, beside lark's own.
+        import_paths: folders in which `%import` looks, before lark's own.
         source_path: the file that `text` came from; relative imports start in its folder.
         whitespace: most characters of ignored text between two tokens.
     """
@@ -98,7 +98,7 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The text is exactly one of `options`; nothing in them is special."""
+    """The text is exactly one of `options`, which are taken literally."""
 
     options: tuple[str, ...]
     finish: Finish = "error"
@@ -122,7 +122,7 @@ class Choices:
 class Tool:
     """A function that may be called: its name, and the JSON schema of its arguments.
 
-    `parameters` is JSON text; a dict or a type given for it becomes that.
+    `parameters` is JSON text; a dict or a type is converted to it.
     """
 
     name: str
@@ -155,7 +155,7 @@ class Tools:
     """The text is one valid call: {"name": …, "arguments": {…}} between `begin` and `end`.
 
     Args:
-        tools: what may be called.
+        tools: the tools that may be called.
         begin: text before the call, as the model's chat template wants it.
         end: text after it.
         name_key: the key of the tool's name.
@@ -236,14 +236,14 @@ CONSTRAINT_TYPES = (Regex, JsonSchema, Grammar, Choices, Tools, Sequence)
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What `match` found.
+    """The result of `match`. It is true if the text was accepted.
 
     Args:
-        status: "accepted"; "incomplete": a valid text starts so, but does not end here;
-            "rejected": no valid text starts so.
-        position: characters of the text that are a valid beginning.
-        expected: what could stand at `position`, in words.
-        captures: variables bound by captures, where the text was accepted.
+        status: "accepted"; "incomplete": a valid text starts with this one, which is not complete;
+            "rejected": no valid text starts with it.
+        position: number of characters of the text that are a valid beginning.
+        expected: what could follow at `position`, in words.
+        captures: variables bound by captures, if the text was accepted.
     """
 
     status: Literal["accepted", "incomplete", "rejected"]
@@ -262,7 +262,7 @@ def match(constraint: Any, text: str) -> Match:
         constraint: a constraint, or a string (a regex), dict or type (a JSON schema).
 
     Raises:
-        InvalidConstraintError, UnsupportedConstraintError: as generating under it would.
+        InvalidConstraintError, UnsupportedConstraintError: as for a generation.
     """
     if not isinstance(text, str):
         raise InvalidConstraintError(f"match reads a string, got {text!r:.60}")
@@ -294,7 +294,7 @@ def from_kwargs(
     """The one constraint that keyword arguments of `gen` ask for, or None.
 
     Raises:
-        ParameterError: two constraints were given, or an option that the constraint lacks.
+        ParameterError: two constraints were given, or an option that the constraint does not have.
         InvalidConstraintError: the constraint itself is wrong.
     """
     given = {
@@ -320,7 +320,7 @@ def from_kwargs(
 
 
 def canonical_json(value: Any) -> str:
-    """JSON text of a schema, keys in their own order: it is the order of generation."""
+    """JSON text of a schema; the order of its keys stays, since it is the order of generation."""
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except RecursionError as error:

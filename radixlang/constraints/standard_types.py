@@ -1,4 +1,4 @@
-"""Types of Python's own library that are written as one text: dates, UUIDs, paths, addresses."""
+"""Types of the standard library that are written as one text: dates, UUIDs, paths, addresses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from radixlang.errors import ValueParseError
 
 @dataclass(frozen=True, slots=True)
 class StandardType:
-    """How a type is written: `pattern` is all of the text (None: anything), `read` and `write`."""
+    """How a type is written: the `pattern` of the whole text (None: any), `read` and `write`."""
 
     pattern: str | None
     read: Callable[[str], Any]
@@ -131,10 +131,10 @@ def standard_type(kind: Any) -> StandardType | None:
 
 
 def read_standard(kind: StandardType, data: Any) -> Any:
-    """The value that a JSON value means.
+    """The value of JSON data.
 
     Raises:
-        ValueParseError: none of this type.
+        ValueParseError: it is not a value of this type.
     """
     if kind.read is _read_decimal and isinstance(data, (int, float)) and data is not True:
         data = str(data)
@@ -156,7 +156,7 @@ _FORMATS = {kind.schema["pattern"]: kind.format for kind in STANDARD_TYPES.value
 
 
 def readable_schema(schema: dict[str, Any]) -> Any:
-    """A schema for a prompt: the pattern of a standard type as the name of its format."""
+    """A schema for a prompt: the name of the format in place of a standard type's pattern."""
     return mapped_schema(schema, _with_format)
 
 

@@ -1,14 +1,14 @@
-"""Patterns of texts that a type of Python can always be read from: dates, durations, addresses.
+"""Patterns of texts from which a Python type can always be read: dates, durations, addresses.
 
-Each is a part of both Python's syntax and ECMA 262's, without anchors. They say what the reader
-takes and no more: February has 29 days in leap years alone, an hour ends at 23, a network has no
-host bits. What a reader takes beside that (a week date, a time without colons) is left out.
+Each is valid in both Python's syntax and ECMA 262's, without anchors. They match only texts that
+the reader accepts: February has 29 days only in leap years, an hour ends at 23, a network has no
+host bits. Other texts that a reader accepts (a week date, a time without colons) are left out.
 """
 
 from __future__ import annotations
 
 INT_PATTERN = r"-?(0|[1-9][0-9]{0,18})"
-# exponents end where a number of eighteen digits stays finite
+# exponents are limited so that a number of eighteen digits stays finite
 FLOAT_PATTERN = (
     r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?([eE][+-]?([0-9]{1,2}|1[0-9]{2}|2[0-8][0-9]))?"
 )
@@ -31,7 +31,7 @@ AWARE_DATETIME = f"{DATE}T{_CLOCK}{_OFFSET}"
 
 
 def _chain(*parts: str) -> str:
-    """Parts in their order of which one at least is there."""
+    """Optional parts in their order, at least one of them."""
     tails = [
         part + "".join(f"(?:{later})?" for later in parts[place + 1 :])
         for place, part in enumerate(parts)
@@ -39,7 +39,7 @@ def _chain(*parts: str) -> str:
     return f"(?:{'|'.join(tails)})"
 
 
-# the numbers end where days stay below a timedelta's 999,999,999, seconds of a clock below 2 ** 32
+# numbers are limited so that days stay below a timedelta's 999,999,999 and seconds below 2 ** 32
 _DATE_PART = f"(?:{_chain('1?[0-9]{1,6}Y', '[0-9]{1,6}M', '[0-9]{1,8}D')}|[0-8]?[0-9]{{1,8}}D)"
 _TIME_PART = "T" + _chain("[0-9]{1,6}H", "[0-9]{1,6}M", r"[0-9]{1,6}(?:\.[0-9]{1,6})?S")
 DURATION = f"-?P(?:[0-9]{{1,7}}W|{_DATE_PART}(?:{_TIME_PART})?|{_TIME_PART})"
@@ -110,7 +110,7 @@ _USER = "(?:[A-Za-z0-9._~!$&'()*+;=%-]+(?::[A-Za-z0-9._~!$&'()*+;=%-]*)?@)?"
 
 
 def _other_than(words: list[str], first: str, letters: str, begun: str = "") -> str:
-    """Words of `letters` whose first is one of `first`, other than these."""
+    """The pattern of words of `letters`, beginning with one of `first`, other than `words`."""
     taken = sorted({word[len(begun)] for word in words if word.startswith(begun) and word != begun})
     chars = letters if begun else first
     free = "".join(_escaped(char) for char in chars if char not in taken)
@@ -125,7 +125,7 @@ def _escaped(text: str) -> str:
 
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-# `file` has rules of its own for the authority
+# `file` has other rules for the authority
 _SCHEME = _other_than(["file"], _LETTERS, f"{_LETTERS}0123456789+.-")
 _FILE_URL = f"file:///[{_URL_TEXT}/]*"
 
@@ -159,5 +159,5 @@ def one_of(texts: list[str]) -> str:
 
 
 def anchored(pattern: str) -> str:
-    """As the `pattern` keyword wants it, which finds unless it is told to match."""
+    """The pattern with anchors, as the keyword `pattern` searches instead of matching."""
     return f"^(?:{pattern})$"

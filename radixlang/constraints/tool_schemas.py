@@ -1,4 +1,4 @@
-"""What a tool is called, what its arguments are and what it says of itself: functions and dicts."""
+"""A tool's name, the schema of its arguments and its description, from a function or a dict."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from radixlang.constraints.type_members import class_of
 from radixlang.constraints.type_schemas import schema_of, schema_of_call
 from radixlang.errors import InvalidConstraintError
 
-# where the schema stands in the formats that are about: chat templates, MCP, two vendors
+# the keys of the schema in the common formats: chat templates, MCP, two vendors
 _SCHEMA_KEYS = ("parameters", "inputSchema", "input_schema")
 _NO_ARGUMENTS = closed_object({}, [])
 
@@ -21,7 +21,7 @@ def tool_name(function: Callable[..., Any]) -> str:
     """The name of a function, of what a partial calls, or of a callable object's class.
 
     Raises:
-        InvalidConstraintError: it has none that a model could write.
+        InvalidConstraintError: it has no name that a model could write.
     """
     inner = function.func if isinstance(function, functools.partial) else function
     name = getattr(inner, "__name__", None) or type(inner).__name__
@@ -36,7 +36,7 @@ def parts_of_function(function: Callable[..., Any]) -> tuple[str, Any, str]:
     """Name, schema of the arguments and description of a function or a class.
 
     Raises:
-        InvalidConstraintError: it has no name, yields, or has an argument that has no schema.
+        InvalidConstraintError: it has no name, is a generator, or has an argument without a schema.
     """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidConstraintError(
@@ -52,7 +52,7 @@ def parts_of_mapping(tool: Mapping[str, Any]) -> tuple[str, Any, str]:
     """Name, schema of the arguments and description of a tool that is described by a dict.
 
     Raises:
-        InvalidConstraintError: no name, or the schema stands under a name that is not known.
+        InvalidConstraintError: it has no name, or has its schema under an unknown key.
     """
     inner = tool.get("function", tool)
     if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):

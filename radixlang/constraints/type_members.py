@@ -1,4 +1,4 @@
-"""What a type written in Python says: its plain form, and the members of a class or a call."""
+"""Python types taken apart: their plain form, and the members of a class or a call."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ _MARKS = ("NotRequired", "Required", "ReadOnly", "Final")
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Types by name in the order of declaration, and the names that must be there."""
+    """Types by name in the order of declaration, and the required names."""
 
     hints: Mapping[str, Any]
     required: tuple[str, ...]
 
 
 def plain(kind: Any) -> Any:
-    """A type without what says nothing about its values: NewType, marks, remarks, aliases.
+    """A type without the parts that do not restrict its values.
 
-    A TypeVar is its bound; metadata of Annotated that are only text are remarks.
+    These are NewType, marks such as Required, aliases, and text in Annotated. A TypeVar becomes its
+    bound.
     """
     while True:
         if kind is None:
@@ -46,13 +47,13 @@ def plain(kind: Any) -> Any:
 
 
 def _mark(kind: Any) -> str | None:
-    """The name of a mark around a type: by name, for older Pythons' sake."""
+    """The name of a mark around a type; names work for older Pythons too."""
     name = getattr(get_origin(kind), "_name", None)
     return name if name in _MARKS else None
 
 
 def is_remark(kind: Any) -> bool:
-    """Whether a type is Annotated with text alone."""
+    """Whether a type is Annotated with text only."""
     if get_origin(kind) is not typing.Annotated:
         return False
     return all(isinstance(note, str) or type(note).__name__ == "Doc" for note in kind.__metadata__)
@@ -64,7 +65,7 @@ def is_union(kind: Any) -> bool:
 
 
 def is_alias(kind: Any) -> bool:
-    """Whether it is what a `type` statement makes, with or without arguments."""
+    """Whether a type is the alias of a `type` statement, with or without arguments."""
     return type(get_origin(kind) or kind).__name__ == "TypeAliasType"
 
 
@@ -123,13 +124,13 @@ def members_of_call(function: Callable[..., Any]) -> Members:
 
 
 def call_name(function: Any) -> str:
-    """What a function, a partial or a callable object is called in messages."""
+    """The name of a function, a partial or a callable object in messages."""
     inner = function.func if isinstance(function, functools.partial) else function
     return str(getattr(inner, "__name__", type(inner).__name__))
 
 
 def _annotated_callable(function: Any) -> Any:
-    """What bears the annotations: the function of a partial, the call of an object."""
+    """The object with the annotations: the function of a partial, `__call__` of an object."""
     inner = function.func if isinstance(function, functools.partial) else function
     if inspect.isroutine(inner) or inspect.isclass(inner):
         return inner
@@ -167,7 +168,7 @@ def _of_dataclass(kind: Any, owner: Any) -> Members:
 
 
 def _refuse_init_only(owner: Any) -> None:
-    """An InitVar is gone once the value is made, so the value could not be kept and read back."""
+    """Refuse an InitVar: the value does not keep it, so it could not be saved and read back."""
     parameters = inspect.signature(owner).parameters
     fields = {field.name for field in dataclasses.fields(owner)}
     for name, parameter in parameters.items():
@@ -180,7 +181,7 @@ def _refuse_init_only(owner: Any) -> None:
 
 
 def _class_hints(kind: Any) -> dict[str, Any]:
-    """Types of a class's members, type variables replaced class by class."""
+    """Types of a class's members, with type variables replaced class by class."""
     owner = class_of(kind)
     bindings = _bindings(kind)
     if not any(bindings.values()):
@@ -201,7 +202,7 @@ def _own_binding(kind: Any) -> dict[Any, Any]:
 
 
 def _bindings(kind: Any) -> dict[Any, dict[Any, Any]]:
-    """What each class among the parents of `Box[int]` calls its type variables."""
+    """The type variables of each parent class of `Box[int]`, with their values."""
     owner, own = class_of(kind), _own_binding(kind)
     found = {owner: own}
     for base in owner.__dict__.get("__orig_bases__", getattr(owner, "__bases__", ())):

@@ -1,7 +1,7 @@
-"""JSON schemas of Python types: what a generation of that type may write.
+"""JSON schemas of Python types: the texts that a generation of the type may write.
 
-Members stand in the order of their declaration, which is the order of generation. Classes are
-closed: no member beside those they declare. A class that contains itself becomes a `$ref`.
+Members are in the order of their declaration, which is the order of generation. Classes are
+closed: they allow only the members that they declare. A class that contains itself is a `$ref`.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ def schema_of_call(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 class _Builder:
-    """Schemas of types; what has a name stands in `definitions` and is referred to."""
+    """Builds schemas of types; those of named types are in `definitions` and referred to."""
 
     def __init__(self) -> None:
         self.definitions: dict[str, Any] = {}
         self._names: dict[Any, str] = {}
 
     def schema(self, kind: Any) -> dict[str, Any]:
-        """The schema of any kind."""
+        """The schema of any type."""
         kind = plain(kind)
         if _hashable(kind) and kind in _SCALARS:
             return dict(_SCALARS[kind])
@@ -107,7 +107,7 @@ class _Builder:
         if kind not in self._names:
             name = _free(_name(kind), self.definitions)
             self._names[kind] = name
-            self.definitions[name] = {}  # taken while its own members are looked at
+            self.definitions[name] = {}  # reserves the name while its members are built
             self.definitions[name] = build()
         return {"$ref": f"#/$defs/{self._names[kind]}"}
 
@@ -175,7 +175,7 @@ def is_open_tuple(kind: Any) -> bool:
 
 
 def hashes(kind: Any) -> bool:
-    """Whether values of a type can stand in a set."""
+    """Whether values of a type are hashable."""
     kind = plain(kind)
     if is_union(kind) or get_origin(kind) is tuple:
         return all(arm is Ellipsis or hashes(arm) for arm in get_args(kind))
@@ -194,7 +194,7 @@ def constants(kind: Any, values: tuple[Any, ...]) -> list[Any]:
     """The values of a Literal or an Enum as JSON.
 
     Raises:
-        InvalidConstraintError: there are none, or one has no JSON form.
+        InvalidConstraintError: there are no values, or one has no JSON form.
     """
     if not values:
         raise InvalidConstraintError(f"{kind!r} has no members, so no value can be written")

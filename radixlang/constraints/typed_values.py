@@ -1,9 +1,8 @@
-"""Typed values: the constraint that a type puts on a text, and the way back from text to value.
+"""Typed values: the constraint that a type puts on a text, and the parser from text to value.
 
-Scalars are written bare (`42`, `true`, a Literal's text, `2024-02-29`); whatever has parts or
-bounds is written as JSON. A text that is not a value of the type raises a ValueParseError with
-the text. Reading may run validators of the type's owner, so it is never done on the engine's
-thread.
+Scalars are written bare (`42`, `true`, a Literal's text, `2024-02-29`); types with parts or bounds
+are written as JSON. A text that is not a value of the type raises a ValueParseError with the text.
+Parsing may run the user's validators, so it never runs on the engine's thread.
 """
 
 from __future__ import annotations
@@ -41,17 +40,17 @@ _BOOLS = {"true": True, "false": False}
 class Output:
     """A type as an output: `constraint` bounds the text (None: anything), `parse` reads it.
 
-    A `Tools` constraint is a kind of its own; its values are ToolCalls.
+    A `Tools` constraint is a kind too; its values are ToolCalls.
     """
 
     kind: Any
     constraint: Any = field(default=None, compare=False)
 
     def parse(self, text: str) -> Any:
-        """The value that a text means.
+        """The value of a text.
 
         Raises:
-            ValueParseError: it means none of this type; `partial` is the text.
+            ValueParseError: the text is not a value of this type; `partial` is the text.
         """
         try:
             return _parse(self.kind, text)
@@ -81,8 +80,8 @@ def output_for(kind: Any) -> Output:
     """The output that a type asks for.
 
     Raises:
-        ParameterError: not a type that can be generated.
-        InvalidConstraintError: a part of it cannot be held to while text is written.
+        ParameterError: it is not a type that can be generated.
+        InvalidConstraintError: a part of it cannot be enforced while text is generated.
     """
     try:
         return _cached_output(kind)
@@ -132,7 +131,7 @@ def _bare_pattern(kind: Any) -> str | None:
 
 
 def _bare_options(kind: Any) -> dict[str, Any] | None:
-    """Texts of a Literal or an Enum with what they mean; None where two are written alike."""
+    """Texts of a Literal or an Enum with their values; None if two are written alike."""
     if get_origin(kind) is Literal:
         values = get_args(kind)
     elif is_enum(kind):

@@ -113,7 +113,7 @@ def graph_to_text(graph: Graph) -> str:
 
 
 def graph_to_svg(graph: Graph) -> str:
-    """The graph as a standalone SVG: one row a node, branches indented and connected."""
+    """The graph as a standalone SVG: a row for each node, branches indented and connected."""
     rows = list(rows_of(graph))
     height, indent, row_height = 30 + 26 * len(rows), 22, 26
     width = 120 + max((row.depth * indent + 8 * len(row.label) for row in rows), default=200)
@@ -140,7 +140,7 @@ def graph_to_svg(graph: Graph) -> str:
 
 
 def graph_to_cell(graph: Graph) -> str:
-    """The graph as nested rows, a line a node."""
+    """The graph as nested rows, a line for each node."""
     rows = "".join(
         f'<div class="node {row.kind}" style="margin-left:{1.5 * row.depth:g}em" '
         f'title="{escape(row.location)}">{escape(row.label)}</div>'

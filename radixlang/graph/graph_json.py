@@ -1,4 +1,4 @@
-"""Graphs as JSON: for tools outside Python, and for files that tell what a program was."""
+"""Graphs as JSON, for tools outside Python and for files that record a program."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _block(block: Block) -> dict[str, Any]:
 
 
 def node_to_json(node: Any) -> dict[str, Any]:
-    """One node: its type, and its fields that say something."""
+    """One node: its type, and its fields that are set."""
     fields: dict[str, Any] = {"type": type(node).__name__}
     for field in dataclasses.fields(node):
         value = getattr(node, field.name)

@@ -1,10 +1,10 @@
-"""Lints: places of a program that work, and most likely do not do what was meant.
+"""Lints: places of a program that run, but probably do not do what was meant.
 
 RL001  text ends in a blank right before a generation
 RL002  a stop string that the generation's constraint can never produce
 RL003  a generation or selection without a name: its value cannot be read
 RL004  an argument stands before constant text: the constant part cannot be shared by calls
-RL005  branches of a fork that nothing generates in, or that are never read
+RL005  branches of a fork in which nothing is generated, or which are never read
 RL006  a name bound twice on one branch: the first value can no longer be read
 """
 
@@ -101,7 +101,7 @@ def _impossible_stops(block: Block) -> Iterator[Lint]:
 
 
 def _may_contain(re: Any, pattern: str, stop: str) -> bool:
-    """Whether some character of the stop is in reach of the pattern; errs towards yes."""
+    """Whether a text of the pattern may contain a character of the stop; True if in doubt."""
     if re.search(r"\.|\\[DSW]|\[\^", pattern):
         return True
     classes = re.findall(r"\[(?:\\.|[^\]])*\]|\\[dsw]", pattern)
@@ -134,7 +134,7 @@ def _rebound(block: Block) -> Iterator[Lint]:
 
 
 def _late_constants(root: Block) -> Iterator[Lint]:
-    """Constant text behind the first argument, before anything is generated."""
+    """Constant text after the first argument, before anything is generated."""
     argument: Arg | None = None
     constant = 0
     location = None

@@ -1,4 +1,4 @@
-"""What a static graph knows of the future: who will read a prompt again, and when."""
+"""Next uses, which a static graph knows: which generation reads a prompt again, and when."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Place = tuple[int, int]  # (block, index of a node); index -1 is the beginning o
 
 @dataclass(frozen=True, slots=True)
 class FutureUse:
-    """What comes after a node on its branch.
+    """The uses of a prompt after a node on its branch.
 
-    `num_generations` counts generations and selections that will read this prompt again, on
-    this branch and below it. `next_in` counts them up to the first that does, those of branches
-    that are waited for included: 1 is the very next one of the program (None: never).
+    `num_generations` counts the generations and selections that will read this prompt again, on
+    this branch and below it. `next_in` is the distance to the first of them, counting those of
+    branches that are waited for: 1 is the next one of the program (None: there is none).
     """
 
     num_generations: int
@@ -27,10 +27,10 @@ NO_USE = FutureUse(0, None)
 
 
 def future_uses(graph: Graph) -> dict[Place, FutureUse]:
-    """For every node its prompt's later uses. Exact for a static graph.
+    """The later uses of the prompt at every node. Exact for a static graph.
 
-    Goes backwards over each block. A child that is adopted goes on where its parent does, so
-    what follows the Adopt is the future of the child's end.
+    Goes backwards over each block. An adopted child continues as its parent, so the uses after the
+    Adopt are those of the child's end.
     """
     found: dict[Place, FutureUse] = {}
     ends: dict[int, FutureUse] = {}

@@ -1,8 +1,8 @@
-"""The graph of a program: frozen nodes in blocks, one block a branch.
+"""The graph of a program: frozen nodes in blocks, one block for each branch.
 
-A Block is a straight line of nodes. A Fork names the blocks that start at its place, a Call the
-block of a nested program. Values are addressed by (block, slot): the slot counts the value
-nodes of a block, so merging or moving text changes no address and no random seed.
+A Block is a straight line of nodes. A Fork names the blocks that start there, a Call the block of
+a nested program. Values are addressed by (block, slot): the slot counts the value nodes of a
+block, so merging or moving text changes no address and no random seed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class RoleEnd:
 
 @dataclass(frozen=True, slots=True)
 class Gen:
-    """One generation. `overrides` are the parameters set on this node, `params` the same
+    """One generation. `overrides` are the parameters set on this node, `params` all parameters,
     checked and with defaults; `output` turns the text into a value (None: the text itself)."""
 
     slot: int
@@ -114,7 +114,7 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Wait for branches, and bind a value made of theirs.
+    """Wait for branches, and bind a value made from theirs.
 
     `refs[i]` is the value of child i, None where it lacks the variable. `mode`: "wait" binds
     nothing, "list" a list aligned by branch index, "text" appends the children's texts joined
@@ -144,8 +144,8 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A nested program. inline: its text stays. vanish: it sees the prompt, its text goes
-    away. isolate: it starts from an empty prompt."""
+    """A nested program. "inline": its text stays. "vanish": it sees the prompt, and its text is
+    dropped. "isolate": it starts from an empty prompt."""
 
     child: int
     program: str
@@ -202,7 +202,7 @@ class Block:
 
     @property
     def address(self) -> str:
-        """The place in the program that seeds are keyed by: every fork and call on the way."""
+        """The key of the block's seeds: every fork and call on the path from the root."""
         steps: list[str] = []
         block: Block | None = self
         while block is not None:

@@ -22,7 +22,7 @@ from radixlang.protocol import Markup
 
 
 def merge_text(graph: Graph) -> Graph:
-    """Neighbouring Text nodes as one, and neighbouring strings in it as one."""
+    """Merge neighbouring Text nodes, and neighbouring strings inside each."""
     blocks = [copy_block(block) for block in graph.blocks]
     for block in blocks:
         block.nodes = _merged(block.nodes)
@@ -44,7 +44,7 @@ def _merged(nodes: Sequence[Node]) -> list[Node]:
 
 
 def merge_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Neighbouring strings of the same kind (text, or markup) as one."""
+    """Merge neighbouring strings of the same kind (text, or markup)."""
     found: list[Part] = []
     for part in parts:
         last = found[-1] if found else None
@@ -83,7 +83,7 @@ def _fixed_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
 
 
 def hoist_shared_prefix(graph: Graph) -> Graph:
-    """Text that all branches of a fork begin with moves into the fork, to be computed once."""
+    """Move the text with which all branches of a fork begin into the fork: it is computed once."""
     blocks = [copy_block(block) for block in graph.blocks]
     for block in blocks:
         block.nodes = [

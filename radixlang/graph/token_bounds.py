@@ -1,8 +1,8 @@
-"""How many tokens a constrained text can have at most, where its constraint bounds it.
+"""The most tokens that a constrained text can have, if its constraint bounds it.
 
-Choices and patterns of few texts are written out and counted. Any other pattern without an open
-repetition is bounded by its bytes, for a token is a byte at least. JSON, grammars and patterns that
-ignore case have no bound.
+The texts of choices, and of patterns that match few texts, are listed and counted. Any other
+pattern without an unbounded repetition is bounded by its bytes, since a token has at least one
+byte. JSON, grammars and patterns that ignore case have no bound.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _MANY = 1 << 16  # as many repetitions bound nothing
 _BYTES = 4  # of a character of UTF-8, at most
 
 Count = Callable[[str], int]
-Texts = list[str] | None  # every text, or None where there are too many
+Texts = list[str] | None  # every text, or None if there are too many
 
 
 def most_tokens(constraint: Any, count: Count) -> int | None:
-    """Most tokens of a text under a constraint, None where nothing bounds them.
+    """Most tokens of a text under a constraint; None if there is no bound.
 
     Args:
         constraint: a constraint, a part of a Sequence, or None.

@@ -1,4 +1,4 @@
-"""Many rows through one program, and runs kept in files: checkpoints and replays.
+"""Many rows through one program, and runs saved to files: checkpoints and replays.
 
 It knows programs and their results. It knows nothing of how a run is executed.
 """

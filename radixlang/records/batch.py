@@ -1,4 +1,4 @@
-"""Many rows through one program: each row's result or error stays its own.
+"""Many rows through one program; a row that fails fails alone.
 
 A row whose program needs no generated value holds no thread while it runs; only rows whose
 Python waits for a value hold a worker.
@@ -58,7 +58,7 @@ def run_batch(
     progress: bool | None = None,
     **options: Any,
 ) -> list[Result]:
-    """One Result a row, in the order of the rows; see `as_completed` for the options.
+    """One Result for each row, in the order of the rows; see `as_completed` for the options.
 
     `progress` None shows a bar on a terminal, for batches that take more than a moment.
     """
@@ -88,14 +88,14 @@ def as_completed(
         rows: the arguments of each row, which are never changed; or a table, see `as_rows`.
         max_workers: threads for programs that wait for values in Python.
         max_in_flight: rows that run at the same time.
-        save_to: a JSONL file. Each result is appended as it comes; rows that the file already
-            holds without an error are not run again, and their results come without a state.
-        seed: row i runs with a seed made of this and i.
+        save_to: a JSONL file. Each result is appended when its row finishes; rows that the file
+            already holds without an error are not run again, and their results have no state.
+        seed: row i runs with a seed made from this and i.
         options: as for `run`: runtime, timeout, sampling defaults.
 
     Raises:
-        ParameterError: an option that `run` does not know, or a file that holds something else:
-            results of other rows, of another program, model or option, or no results at all.
+        ParameterError: an option that `run` does not know, or a file with other content: results
+            of other rows, of another program, model or option, or no results at all.
     """
     held = as_rows(rows, program.parameters)
     backend = runtime_or_default(runtime)
@@ -136,13 +136,13 @@ class _Batch:
         self.stopped = False
         self.live: dict[int, State] = {}
         self._finished: queue.SimpleQueue[tuple[int, State | ProgramError]] = queue.SimpleQueue()
-        # A queue of tokens: no interrupt can leave it locked, as it can a Semaphore.
+        # A queue of tokens: an interrupt can leave a Semaphore locked, but not a queue.
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(min(max_in_flight, len(rows))):
             self._room.put(None)
 
     def results(self, workers: Workers, todo: list[int]) -> Iterator[Result]:
-        """Start all rows, hand out what finishes."""
+        """Start all rows and yield the results of those that finish."""
         for index in todo:
             workers.submit(partial(self._start, index))
         for _ in todo:
@@ -154,7 +154,7 @@ class _Batch:
             yield _result(index, self.rows[index], outcome)
 
     def stop(self) -> None:
-        """End rows that still run: nobody will read them."""
+        """End rows that still run: their results will not be read."""
         self.stopped = True
         for state in list(self.live.values()):
             state.cancel()

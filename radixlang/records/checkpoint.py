@@ -1,7 +1,7 @@
-"""Checkpoints: a state's prompt and variables as JSON, and a new run that goes on from there.
+"""Checkpoints: a state's prompt and variables as JSON, and a new run that continues from there.
 
-Generated tokens are kept as tokens, so the prompt that is resumed is the same token by token,
-and a runtime that still has it cached computes nothing again.
+Generated tokens are saved as tokens, so the resumed prompt is the same token by token, and a
+runtime that still has it cached computes nothing again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FIELDS = {
 
 
 def take_checkpoint(state: State) -> dict[str, Any]:
-    """A state as JSON data. It waits for what the state has asked for."""
+    """A state as JSON data. Waits for the state's pending generations."""
     stream = state._settled()
     run = state._run()
     values = state.values()
@@ -86,7 +86,7 @@ def _piece(piece: Any) -> dict[str, Any]:
 
 
 class Resumed:
-    """`with resume(data) as s:` goes on with a saved state; the end of the block finishes it."""
+    """`with resume(data) as s:` continues a saved state; the end of the block finishes it."""
 
     def __init__(self, run: Run, state: State) -> None:
         self._run = run
@@ -114,13 +114,15 @@ def resume(
     max_total_tokens: int | None = None, namespace: str | None = None,
     **defaults: Unpack[SamplingKeywords],
 ) -> Resumed:  # fmt: skip
-    """Go on from a checkpoint, on the same model or another, in the namespace it was taken in.
+    """Continue from a checkpoint, on the same model or another, in the checkpoint's namespace.
 
     Args:
-        namespace: the one that the caller expects; any other is refused. None takes the file's.
+        namespace: the one that the caller expects; a checkpoint of another one is refused. None
+            takes the checkpoint's.
 
     Raises:
-        ParameterError: the data is no checkpoint or of another namespace, or an option is unknown.
+        ParameterError: the data is not a checkpoint, it has another namespace, or an option is
+            unknown.
     """
     check_version(data, _KIND, _VERSION)
     check_fields(data, _FIELDS, _KIND)

@@ -1,4 +1,4 @@
-"""What the fields of a kept file have to be, checked before any of them is used."""
+"""The fields that a saved file must have, checked before any of them is used."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _NAMES = {str: "text", int: "a whole number", bool: "true or false", dict: "an o
 
 
 def check_fields(data: Any, wanted: Any, what: str, at: str = "") -> None:
-    """Raise a ParameterError at the first place of a file's data that is not as wanted.
+    """Raise a ParameterError for the first part of a file's data that is not as wanted.
 
     `wanted` is a type, a tuple of alternatives, a list with the form of every item, or an object
-    with the form of each field that has to be there.
+    with the form of each required field.
     """
     if isinstance(wanted, tuple):
         if not any(_fits(data, each) for each in wanted):

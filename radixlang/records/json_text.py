@@ -1,7 +1,7 @@
-"""JSON as text that any file and terminal takes, and lines of it.
+"""JSON text that every file and terminal can hold, and its lines.
 
-A line ends at "\\n" alone: U+2028, U+2029 and U+0085 are characters of a string. A lone surrogate,
-which UTF-8 has no bytes for, is written as its escape.
+A line ends at "\\n" only: U+2028, U+2029 and U+0085 are characters of a string. A lone surrogate,
+which UTF-8 cannot encode, is written as its escape.
 """
 
 from __future__ import annotations
@@ -21,6 +21,6 @@ def dump_json(data: Any, *, indent: int | None = None, sort_keys: bool = False) 
 
 
 def json_lines(text: str) -> list[str]:
-    """The lines of a JSON-lines text; what follows the last line end is one more, if not empty."""
+    """The lines of a JSON-lines text; text after the last line end is one more, if not empty."""
     lines = text.split("\n")
     return lines if lines[-1] else lines[:-1]

@@ -1,7 +1,7 @@
-"""What a saved result was made by: the program's source, the model, and the options of the run.
+"""A fingerprint of what made a saved result: the program's source, the model, the run's options.
 
-It covers the program's own function, its bound arguments and the plain values that it closes over;
-functions that it calls are not part of it.
+It covers the program's own function, its bound arguments and the plain values that it closes over,
+but not the functions that it calls.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from radixlang.graph.nodes import Graph
 from radixlang.records.json_text import dump_json
 
 _SIMPLE = (str, int, float, bool, type(None), list, tuple, dict, set, frozenset)
-_NO_MATTER = ("timeout", "check")  # options that change no answer
+_NO_MATTER = ("timeout", "check")  # options that do not change an answer
 
 
 def made_by(program: Any, model_name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON data that is equal where program, model and options are."""
+    """JSON data that is equal if program, model and options are."""
     kept = {name: value for name, value in options.items()
             if name not in _NO_MATTER and value is not None}  # fmt: skip
     said = {"program": f"{program.name} {_digest(_content(program))}", "model": model_name}
@@ -31,7 +31,7 @@ def made_by(program: Any, model_name: str, options: Mapping[str, Any]) -> dict[s
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
-    """The first thing in which two of them differ, in words; None where they are the same."""
+    """The first difference of two fingerprints, in words; None if they are the same."""
     for name in dict.fromkeys((*old, *new)):
         if old.get(name) != new.get(name):
             if name == "program":

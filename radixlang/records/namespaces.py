@@ -1,4 +1,4 @@
-"""The namespace that a file was made in, against the one it is asked for."""
+"""The namespace in which a file was made, compared with the one that the caller wants."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from radixlang.errors import ParameterError
 
 
 def check_namespace(kept: Any, asked: str | None, kind: str) -> str:
-    """The file's namespace; the prompts in it are never put into another.
+    """The file's namespace; its prompts never move to another one.
 
     Raises:
-        ParameterError: the file has none, or the caller asks for another.
+        ParameterError: the file has none, or the caller wants another.
     """
     if not isinstance(kept, str):
         raise ParameterError(f"the {kind} names no namespace, got {kept!r}")

@@ -1,4 +1,4 @@
-"""Replay files: what a run asked and was answered, to run it again and find what differs."""
+"""Replay files: the prompts and answers of a run, to run it again and find the difference."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FIELDS = {"program": str, "model": str, "seed": int, "options": dict, "argument
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first node at which a replay went another way."""
+    """The first node at which a replay differs."""
 
     node: str
     location: str
@@ -52,7 +52,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A replay's state, and the first difference (None: it went the same way)."""
+    """A replay's state, and the first difference (None: there is none)."""
 
     state: State
     difference: Difference | None
@@ -97,10 +97,10 @@ def verify_replay(
     """Run a program again with a file's arguments and seed, and compare node by node.
 
     Args:
-        options: as for `run`; `runtime` above all.
+        options: as for `run`, `runtime` in particular.
 
     Raises:
-        ParameterError: the file is no replay, or of another program.
+        ParameterError: the file is not a replay, or is one of another program.
     """
     recorded = _load(path)
     if recorded["program"] != program.name:
@@ -117,7 +117,7 @@ def verify_replay(
 def first_difference(
     recorded: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
 ) -> Difference | None:
-    """Compare two lists of nodes; None where they are the same."""
+    """The first difference of two lists of nodes; None if they are the same."""
     for old, new in zip(recorded, now, strict=False):
         for what in ("node", "asks", "prompt", "seed", "outcome"):
             if old.get(what) != new[what]:

@@ -29,8 +29,8 @@ class Result:
         """The finished state of the row.
 
         Raises:
-            StateClosedError: it has none here: the row was read from a file, comes out of a
-                pickle, or never started.
+            StateClosedError: it has none: the row was read from a file, comes out of a pickle, or
+                never started.
         """
         if self.run_state is None:
             raise StateClosedError(

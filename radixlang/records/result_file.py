@@ -1,8 +1,8 @@
-"""The file that a batch saves its results to and is resumed from: one JSON object a line.
+"""The file to which a batch saves its results and from which it is resumed: JSON lines.
 
-A line has `index`, `row` (a hash of the row's arguments), `values` as JSON, `types` where JSON
-alone would not give a value back, `text`, `error`, and `made_by`. A torn last line is what a crash
-leaves, and is cut off.
+A line has `index`, `row` (a hash of the row's arguments), `values` as JSON, `types` for values that
+JSON alone would not restore, `text`, `error`, and `made_by`. A crash may leave a torn last line,
+which is cut off.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BEGINNING = b'{"index": '
 
 
 class ResultFile:
-    """Results of one batch on disk; it refuses to touch a file that holds anything else."""
+    """Results of one batch on disk; a file that holds anything else is refused and not changed."""
 
     def __init__(self, path: Path, made_by: Mapping[str, Any]) -> None:
         self.path = path
@@ -35,7 +35,7 @@ class ResultFile:
         """Results of earlier runs without an error, by index.
 
         Raises:
-            ParameterError: the file holds something else; it is left as it is.
+            ParameterError: the file holds something else; it is not changed.
         """
         if self.path.is_dir():
             raise ParameterError(f"save_to {str(self.path)!r} is a folder; name a file in it")
@@ -53,7 +53,7 @@ class ResultFile:
         return found
 
     def append(self, result: Result) -> None:
-        """Write one result and let the file have it."""
+        """Append one result and flush it to the file."""
         values = dict(result.values)
         entry = {
             "index": result.index,

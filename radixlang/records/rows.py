@@ -1,4 +1,4 @@
-"""Rows of a batch: what is taken for them in memory, each as a dict of arguments."""
+"""Rows of a batch from data in memory, each as a dict of arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def as_rows(rows: Any, names: Iterable[str] = ()) -> list[dict[str, Any]]:
         names: the program's arguments, for what a message shows.
 
     Raises:
-        ParameterError: something else, or a row that is no mapping.
+        ParameterError: the data is something else, or a row is not a mapping.
     """
     shape = "{" + ", ".join(f"{name!r}: …" for name in names) + "}"
     table = _table_rows(rows)

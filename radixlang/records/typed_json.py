@@ -1,7 +1,7 @@
-"""Values with their types as JSON, so that what a file gives back is what was put in.
+"""Values with their types as JSON, so that a file restores the values that were saved.
 
 A value that JSON has no type for becomes an object with its type's name. Enums, dataclasses, named
-tuples and pydantic models are named by module and are found only where that module is loaded: a
+tuples and pydantic models are named with their module and found only if it is loaded: reading a
 file imports nothing and calls nothing but constructors of values.
 """
 
@@ -56,9 +56,9 @@ _NAMED: dict[str, type] = {f"{kind.__module__}:{kind.__qualname__}": kind
 
 
 def types_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The typed form of those values that `to_json` alone would not give back as they are.
+    """The typed form of those values that their plain JSON would not restore.
 
-    A value that its typed form would not give back either is left out.
+    A value that its typed form would not restore either is left out.
     """
     return {
         name: coded
@@ -68,9 +68,9 @@ def types_of(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def restored(values: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as they were, from their JSON data and what `types_of` made of them.
+    """The original values, from their JSON data and the result of `types_of`.
 
-    A value whose type is not to be found (its module is not loaded, or has lost it) stays JSON.
+    A value whose type is not found (its module is not loaded, or no longer has it) stays JSON.
     """
     return {
         name: _value_or(value, types[name]) if name in types else value
@@ -130,7 +130,7 @@ def _encode_dict(value: dict[Any, Any]) -> Any:
 
 
 def _encode_model(value: Any) -> dict[str, Any]:
-    """A pydantic model by its fields as they are: its serializers and validators stay out of it."""
+    """A pydantic model by its fields; its serializers and validators do not run."""
     members = {**value.__dict__, **(value.__pydantic_extra__ or {})}
     return {"fields": {name: _encode(item) for name, item in members.items()},
             "set": sorted(value.model_fields_set)}  # fmt: skip

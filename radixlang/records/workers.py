@@ -1,4 +1,4 @@
-"""Threads that start the rows of a batch; nothing waits for them when the batch is left."""
+"""Threads that start the rows of a batch; leaving the batch does not wait for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Workers:
         self._work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
 
     def submit(self, call: Callable[[], object]) -> None:
-        """Run a function soon; what it raises is logged."""
+        """Run a function soon; an exception that it raises is logged."""
         self._work.put(call)
         if self._num_started < self._limit:
             self._num_started += 1

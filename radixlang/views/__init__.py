@@ -1,6 +1,6 @@
 """A run as a trace for people: read from its branches, drawn as a page, a cell or text.
 
-They know a finished or running run. They change nothing in it.
+It knows finished and running runs. It changes nothing in them.
 """
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The view of a run while it goes on: a file that is written again, or a cell that is updated."""
+"""The view of a running run: a file that is rewritten, or a cell that is updated."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from radixlang.progress import in_notebook
 from radixlang.views.page import run_to_cell, run_to_page
 
 _LOOK_EVERY_S = 0.1
-_MOST_OF_THE_TIME = 5  # drawing a large run takes no more than one part in so many
+_MOST_OF_THE_TIME = 5  # drawing a large run takes at most a fifth of the time
 _AT_EXIT_S = 5.0
 _living: weakref.WeakSet[LiveView] = weakref.WeakSet()
 
 
 class LiveView:
-    """Draws a run again and again until it has ended, on a thread of its own."""
+    """Redraws a run until it has ended, on a separate thread."""
 
     def __init__(self, run: Run, draw: Callable[[Run], None], every_s: float) -> None:
         self._run, self._draw, self._every_s = run, draw, every_s
@@ -34,7 +34,7 @@ class LiveView:
         self._thread.start()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Until the run has ended and its last view is drawn."""
+        """Wait until the run has ended and its last view is drawn; `timeout` is in seconds."""
         self._thread.join(timeout)
 
     @property
@@ -62,17 +62,17 @@ class LiveView:
 
 @atexit.register
 def _draw_the_last() -> None:
-    """A process that ends right after its run still leaves the last view."""
+    """Draw the last view of runs that end right before their process does."""
     for each in list(_living):
         if each.is_over:
             each.wait(_AT_EXIT_S)
 
 
 def follow(run: Run, path: str | os.PathLike[str] | None, every_s: float) -> LiveView:
-    """Draw a run as it goes: to a file, or, without a path, to a cell of a notebook.
+    """Draw a run while it goes on: to a file, or, without a path, to a cell of a notebook.
 
     Raises:
-        ParameterError: no path outside a notebook, or a folder that is not there.
+        ParameterError: there is no path outside a notebook, or its folder does not exist.
     """
     if path is not None:
         file = Path(path)
@@ -85,7 +85,7 @@ def follow(run: Run, path: str | os.PathLike[str] | None, every_s: float) -> Liv
 
 
 def write_page(run: Run, path: str | os.PathLike[str]) -> None:
-    """Write a run's page in place of what the file held: a reader sees the old or the new one."""
+    """Replace a file by a run's page; a reader sees the whole old or the whole new one."""
     file = Path(path)
     part = file.with_name(f".{file.name}.{os.getpid()}")
     try:

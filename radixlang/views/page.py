@@ -1,7 +1,7 @@
 """The trace of a run as one self-contained HTML file, and as a cell of a notebook.
 
-The page needs no network, fits any width, is light or dark as its reader's system or notebook is,
-and can be used by keyboard alone.
+The page needs no network, fits any width, follows the light or dark theme of the reader's system
+or notebook, and can be used by keyboard alone.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from radixlang.views.trace_builder import trace_of
 from radixlang.views.trace_html import failure_html, long_text_html, seconds_text, trunk_html
 from radixlang.views.trace_text import summary
 
-_LIVE_MS = 1500  # a page of a run that goes on is read again so often
+_LIVE_MS = 1500  # milliseconds after which the page of a running run reloads itself
 _HERE = Path(__file__).parent
 
 
 def run_to_page(run: Run) -> str:
-    """The whole page of a run; it may still go on or have failed."""
+    """The whole page of a run, which may still go on or have failed."""
     trace = trace_of(run)
     return Template(_asset("page.html")).substitute(
         title=escape(trace.name),
@@ -44,7 +44,7 @@ def run_to_page(run: Run) -> str:
 
 
 def run_to_cell(run: Run) -> str:
-    """The trace for a notebook: the same tree without tools, in the notebook's own theme."""
+    """The trace for a notebook: the same tree without tools, in the notebook's theme."""
     trace = trace_of(run)
     legend = " ".join(
         f'<span class="key {kind}">{kind}</span>'
@@ -70,7 +70,7 @@ def _subtitle(trace: Trace) -> str:
 
 
 def _failure(trace: Trace) -> str:
-    """What failed, and a way to the place."""
+    """The error, and a link to where it happened."""
     if trace.failure is None:
         return ""
     place = ""
@@ -117,7 +117,7 @@ def _arguments(trace: Trace) -> Iterator[str]:
 
 
 def _token_bytes(backend: Any) -> float:
-    """Bytes of keys and values a token, where the backend tells; else 0."""
+    """Bytes of keys and values of a token; 0 if the backend does not know."""
     if not (hasattr(backend, "stats") and hasattr(backend, "path_tokens")):
         return 0.0
     held = backend.path_tokens()[0]

@@ -14,10 +14,10 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Pending:
-    """Prompt texts behind the latest generation: the next one tells which of it was cached.
+    """Prompt texts since the latest generation. The next one tells how much of them was cached.
 
-    `above` is what was still open on the branch that this one left: whichever generation comes
-    first tells of that too.
+    `above` are the texts that were pending on the parent when this branch left it: the first
+    generation of either settles them too.
     """
 
     __slots__ = ("_texts", "above", "is_known")
@@ -28,11 +28,11 @@ class Pending:
         self.is_known = False
 
     def add(self, words: Words, offset: int) -> None:
-        """A text that begins so many characters behind the start of the prompt."""
+        """Add a text that begins `offset` characters after the start of the prompt."""
         self._texts.append((words, offset))
 
     def settle(self, num_cached: float) -> None:
-        """So many characters of the prompt were cached: split every open text there."""
+        """Split every pending text at the number of characters that were cached."""
         pending: Pending | None = self
         while pending is not None and not pending.is_known:
             for words, offset in pending._texts:
@@ -48,9 +48,9 @@ def _split_at(text: str, num_cached: float) -> list[Span]:
 
 
 def cached_characters(cell: Cell, num_characters: int) -> float | None:
-    """Characters of a prompt that were in the cache, by its generation's own count of tokens.
+    """Characters of a prompt that were in the cache, from its generation's count of tokens.
 
-    In proportion: tokens of a prompt are not kept one by one. None where there is no count.
+    It is proportional, as the tokens of a prompt are not recorded. None if there is no count.
     """
     if cell.completion is None:
         return None
@@ -59,7 +59,7 @@ def cached_characters(cell: Cell, num_characters: int) -> float | None:
 
 
 def cell_spans(cell: Cell, backend: Any) -> list[Span]:
-    """What a generation wrote or a select chose; a running or failed one so far."""
+    """The text of a generation or a select; of a running or failed one, the text so far."""
     if cell.choice is not None:
         return _spans_if("forced", cell.text, odds(cell.choice))
     if cell.completion is None:
@@ -79,9 +79,9 @@ def _so_far(cell: Cell) -> str:
 
 
 def token_spans(cell: Cell, backend: Any) -> list[Span]:
-    """One span a generated token with its probability; empty where that is not known.
+    """One span for each generated token with its probability; empty if that is not known.
 
-    It is not known without `logprobs=True`, nor where tokens end inside a character.
+    It is not known without `logprobs=True`, nor if tokens end inside a character.
     """
     completion = cell.completion
     if completion is None or not completion.logprobs:
@@ -101,7 +101,7 @@ def token_spans(cell: Cell, backend: Any) -> list[Span]:
 
 
 def odds(choice: Choice) -> str:
-    """The likeliest options of a select with their probabilities, a line each."""
+    """The likeliest options of a select with their probabilities, one on a line."""
     ranked = sorted(
         zip(choice.probabilities, choice.options, strict=True), key=lambda each: -each[0]
     )
@@ -109,9 +109,9 @@ def odds(choice: Choice) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with control characters written out: none may drive a terminal.
+    """The text with control characters escaped, so that none acts on a terminal.
 
-    Tabs and ends of lines stay, `\\r\\n` becomes `\\n`; a lone surrogate can be printed.
+    Tabs and line ends stay, `\\r\\n` becomes `\\n`; lone surrogates are escaped too.
     """
     return _CONTROLS.sub(_written_out, text.replace("\r\n", "\n"))
 

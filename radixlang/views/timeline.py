@@ -1,4 +1,4 @@
-"""Generations over time as HTML: a row a branch, a bar each, what waited in a lighter shade."""
+"""Generations over time as HTML: a row for each branch, a bar for each, waiting times lighter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NUM_TICKS = 4
 
 
 def timeline_html(trace: Trace) -> Iterator[str]:
-    """Pieces of the markup; nothing where nothing was generated."""
+    """Pieces of the markup; none if nothing was generated."""
     rows = [(lane, values) for lane in trace.lanes if (values := list(lane.values()))]
     if not rows:
         return

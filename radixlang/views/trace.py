@@ -1,7 +1,7 @@
-"""The trace of a run: what each branch did, in order, with its forks where they were.
+"""The trace of a run: the steps of each branch in order, forks included.
 
-A Trace is plain data, read once from a run that has ended or still goes on. Pages, notebooks,
-terminals and exporters of spans draw it; none of them looks at the run itself.
+A Trace is plain data, read once from a finished or running run. Pages, notebooks, terminals and
+the exporter of spans use it; none of them reads the run itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Status = Literal["done", "running", "failed", "stopped"]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of text and where its tokens came from; `note` is shown on hover."""
+    """A part of a text and where its tokens came from; `note` is shown on hover."""
 
     kind: SpanKind
     text: str
@@ -29,7 +29,7 @@ class Span:
 
 @dataclass(slots=True)
 class Words:
-    """A stretch of prompt text. `is_markup`: it is the chat template's, not the program's."""
+    """A part of the prompt's text. `is_markup`: the chat template wrote it, not the program."""
 
     spans: list[Span]
     is_markup: bool = False
@@ -37,7 +37,7 @@ class Words:
 
     @property
     def text(self) -> str:
-        """The text, whatever its origin."""
+        """The text of all its spans."""
         return "".join(span.text for span in self.spans)
 
 
@@ -51,7 +51,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error: its type's name, and what it says without the place that pages show anyway."""
+    """An error: its type's name, and its message without the place, which pages show anyway."""
 
     kind: str
     message: str
@@ -61,8 +61,8 @@ class Failure:
 class Value:
     """A generation or a select; `slot` counts those of its branch.
 
-    Times are seconds since the run began, None where they are not known; `first_s` is the time of
-    the first token. `value` is the typed value where it is not the text.
+    Times are seconds since the run began, None if not known; `first_s` is the time of the first
+    token. `value` is the typed value, if that differs from the text.
     """
 
     id: str
@@ -86,12 +86,12 @@ class Value:
 
     @property
     def text(self) -> str:
-        """What was written, or chosen."""
+        """The generated or chosen text."""
         return "".join(span.text for span in self.spans)
 
     @property
     def seconds(self) -> float:
-        """How long it took; 0.0 where that is not known."""
+        """How long it took in seconds; 0.0 if that is not known."""
         if self.start_s is None or self.end_s is None:
             return 0.0
         return self.end_s - self.start_s
@@ -99,7 +99,7 @@ class Value:
 
 @dataclass(slots=True)
 class Split:
-    """Branches leave here. `joined` tells how they come back, if that comes right behind."""
+    """Branches leave here. `joined` is how they are joined, if that is the next step."""
 
     branches: list[Lane]
     location: str = ""
@@ -108,7 +108,7 @@ class Split:
 
 @dataclass(slots=True)
 class Merge:
-    """Branches of an earlier fork come back: joined as variables, as text, or gone on from."""
+    """Branches of an earlier fork are joined as variables or as text, or one is continued."""
 
     verb: str
     names: list[str]
@@ -117,7 +117,7 @@ class Merge:
 
     @property
     def how(self) -> str:
-        """What became of the branches, in words."""
+        """How the branches were joined, in words."""
         return f"{self.verb} as {', '.join(self.names)}" if self.names else self.verb
 
 
@@ -138,7 +138,7 @@ Step: TypeAlias = "Words | Turn | Value | Split | Merge | Nested"
 class Lane:
     """One branch: the trunk, a branch of a fork, or a nested program.
 
-    `unreached` names what the program had given it to do that was not begun when it ended.
+    `unreached` names the steps that were not begun when it ended.
     """
 
     id: int
@@ -164,17 +164,17 @@ class Lane:
 
     @property
     def text(self) -> str:
-        """What the program and the model wrote here, the chat template's text left out."""
+        """The text of the program and the model on this branch, without the chat template's."""
         parts = (step for step in self.steps if isinstance(step, (Words, Value)))
         return "".join(s.text for s in parts if isinstance(s, Value) or not s.is_markup)
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A whole run. `started_at` is the time of day in seconds; `seconds` how long it took so far.
+    """A whole run. `started_at` is in seconds since the epoch; `seconds` is its duration so far.
 
-    `failure` is the run's first error; `failed_in` the branch where it began, None where that is
-    no branch (the program's own code, a timeout).
+    `failure` is the run's first error; `failed_in` the branch where it began, None if it began in
+    no branch (in the program's own code, or by a timeout).
     """
 
     name: str
@@ -196,5 +196,5 @@ class Trace:
                 yield lane, value
 
     def usages(self) -> list[Usage]:
-        """What every finished generation took."""
+        """The usage of every finished generation."""
         return [value.usage for _, value in self.values() if value.usage is not None]

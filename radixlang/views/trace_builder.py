@@ -1,4 +1,4 @@
-"""From a run to its trace: blocks in the order they were made, nodes with what they appended."""
+"""From a run to its trace: blocks in order of creation, nodes with the text they appended."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def trace_of(run: Run) -> Trace:
 
 
 def failure_of(error: BaseException | None) -> Failure | None:
-    """What failed: the cause of a ProgramError, which says the rest of it by its place."""
+    """The failure to show: the cause of a ProgramError, whose place the view shows anyway."""
     if error is None:
         return None
     cause = error.__cause__ or error
@@ -59,7 +59,7 @@ def failure_of(error: BaseException | None) -> Failure | None:
 
 @dataclass(frozen=True, slots=True)
 class _Leaving:
-    """How the parent stood when a branch left it."""
+    """The parent's position at which a branch leaves it."""
 
     pending: Pending
     ready_s: float
@@ -68,7 +68,7 @@ class _Leaving:
 
 
 class _Place:
-    """Where the building of one lane stands."""
+    """The position in one lane while it is built."""
 
     __slots__ = ("failure", "is_in_turn", "lane", "num_characters", "pending", "ready_s")
 
@@ -81,7 +81,7 @@ class _Place:
         self.ready_s = left.ready_s if left else 0.0  # when its latest operation had ended
 
     def leaving(self) -> _Leaving:
-        """What a branch that leaves here begins with."""
+        """The position from which a branch that leaves here begins."""
         return _Leaving(self.pending, self.ready_s, self.num_characters, self.is_in_turn)
 
 
@@ -97,7 +97,7 @@ class _Builder:
         self._splits: dict[int, Split] = {}  # first child → its fork
 
     def lanes(self) -> Iterator[Lane]:
-        """Every branch, parents before children; a block that nothing forks to is left out."""
+        """Every branch, parents before children, without blocks to which nothing forks."""
         for block in tuple(self.run.blocks):
             lane = self._lanes.get(block.id)
             if lane is not None:
@@ -191,7 +191,7 @@ class _Builder:
             value=None if cell.error is not None or str(cell.value) == cell.text else cell.value,
         )
         if value.status == "failed" and place.failure is cell.failure:
-            value.status = "stopped"  # of the error of one before it on this branch
+            value.status = "stopped"  # by the error of an earlier value of this branch
         elif value.status == "failed":
             place.failure = cell.failure
             value.failure = failure_of(cell.failure)
@@ -199,7 +199,7 @@ class _Builder:
         return value
 
     def _set_times(self, place: _Place, value: Value, cell: Cell) -> None:
-        """An operation begins when it was posted and what came before it on its branch is done."""
+        """An operation begins once it is posted and the one before it on its branch is done."""
         zero = self.run.loop.started_s
         start = max(cell.posted_s - zero, place.ready_s)
         end = (cell.ended_s or self.now_s) - zero
@@ -235,7 +235,7 @@ class _Builder:
         place.lane.steps.append(Nested(node.program, node.scope, lane, location))
 
     def _adopt(self, place: _Place, node: Adopt, pieces: list[Any], location: str) -> None:
-        """Go on where a branch ended; its pieces are drawn where they were made."""
+        """Continue where a branch ended; its pieces are drawn where they were generated."""
         lane, child = place.lane, self._lanes[node.child]
         place.num_characters += sum(len(piece_text(piece)) for piece in pieces)
         place.pending = Pending(self._tails.setdefault(node.child, Pending()))
@@ -245,7 +245,7 @@ class _Builder:
                         Merge("goes on", [child.label], (), location))  # fmt: skip
 
     def _merge(self, lane: Lane, children: range, merge: Merge) -> None:
-        """Branches come back: at the end of their fork if that is the latest step, else here."""
+        """Join branches: at the end of their fork if that is the latest step, else here."""
         split = self._splits.get(children[0])
         merge.labels = tuple(each.label for each in split.branches) if split is not None else ()
         latest = lane.steps[-1] if lane.steps else None
@@ -260,7 +260,7 @@ class _Builder:
             lane.steps.append(merge)
 
     def _end(self, lane: Lane, stream: Stream, is_over: bool) -> None:
-        """How the lane stands, and what its error was, unless one of its values tells."""
+        """Set the lane's status, and its error unless one of its values shows it."""
         values = list(lane.values())
         if stream.failure is not None:
             lane.status = "failed"
@@ -297,7 +297,7 @@ def _status_of(cell: Cell) -> Status:
 
 
 def _told(nodes: list[Node]) -> Iterator[str]:
-    """What nodes would have made, in a word or two."""
+    """The results that nodes would have had, in a word or two each."""
     for node in nodes:
         if isinstance(node, (Gen, Select)):
             kind = "gen" if isinstance(node, Gen) else "select"
@@ -311,6 +311,6 @@ def _told(nodes: list[Node]) -> Iterator[str]:
 
 
 def _place_name(node: Node) -> str:
-    """file:line, the file without its folder."""
+    """The node's file:line, without the folder."""
     location = node.location
     return "" if location is None else f"{location.file.rsplit('/', 1)[-1]}:{location.line}"

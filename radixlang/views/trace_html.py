@@ -25,7 +25,7 @@ from radixlang.views.trace import (
     Words,
 )
 
-_MOST_OPEN = 80  # branches open at first: as many whole levels as stay below this
+_MOST_OPEN = 80  # branches open at first, in whole levels
 _ENDS = (700, 200)  # characters of a long text that are shown: its beginning and its end
 _ARGUMENT_ENDS = (250, 60)
 _SLACK = 300  # a text that is longer than both by no more than this is shown whole
@@ -43,8 +43,7 @@ _FINISHES = {
 
 
 def trunk_html(trace: Trace, *, notes: str = "data-p") -> Iterator[str]:
-    """Pieces of the markup of the whole tree; `notes` is the attribute that holds what is shown
-    on hover."""
+    """Pieces of the markup of the whole tree; `notes` is the attribute for notes shown on hover."""
     drawing = _Drawing(trace, notes)
     stack: list[Iterator[str | Lane]] = [drawing.steps(trace.trunk)]
     while stack:
@@ -66,7 +65,7 @@ def failure_html(failure: Failure) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """A time for reading: 1.25 s, 31 ms, 0.4 ms."""
+    """A time (given in seconds) as text: 1.25 s, 31 ms, 0.4 ms."""
     if seconds >= 0.1:
         return f"{seconds:,.2f} s"
     return f"{1000 * seconds:.0f} ms" if seconds >= 0.01 else f"{1000 * seconds:.1f} ms"
@@ -82,7 +81,7 @@ class _Drawing:
     # -- branches -----------------------------------------------------------------------
 
     def branch(self, lane: Lane) -> Iterator[str | Lane]:
-        """A branch that folds away; its heading tells what is inside."""
+        """A branch that can be folded; its heading summarises it."""
         opened = " open" if lane.depth <= self._max_depth or lane is self._failed_in else ""
         yield f'<details class="lane {lane.status}" id="b{lane.id}"{opened}>'
         yield f"<summary>{_heading(lane)}</summary>"
@@ -90,7 +89,7 @@ class _Drawing:
         yield "</details>"
 
     def steps(self, lane: Lane) -> Iterator[str | Lane]:
-        """What a branch did, in order."""
+        """The steps of a branch, in order."""
         yield '<div class="steps">'
         for step in lane.steps:
             match step:
@@ -110,7 +109,7 @@ class _Drawing:
         yield "</div>"
 
     def _end(self, lane: Lane) -> str:
-        """How a branch that did not come to its end ended."""
+        """The notes of a branch that failed, was stopped or still runs."""
         parts = []
         failure = lane.failure or (self._unplaced if lane.depth == 0 else None)
         if failure is not None:
@@ -148,7 +147,7 @@ class _Drawing:
 
 
 def long_text_html(text: str) -> str:
-    """A text of no origin; the middle of a long one is inside a fold."""
+    """A text without colours of origin; the middle of a long one is folded."""
     drawn = _folded([Span("computed", text)], lambda span: escape(span.text), _ARGUMENT_ENDS)
     return f'<div class="words">{drawn}</div>'
 
@@ -156,7 +155,7 @@ def long_text_html(text: str) -> str:
 def _folded(
     spans: list[Span], draw: Callable[[Span], str], ends: tuple[int, int] = _ENDS
 ) -> str:  # fmt: skip
-    """The spans; of a long text the middle is inside a fold."""
+    """The spans; the middle of a long text is folded."""
     length = sum(len(span.text) for span in spans)
     num_hidden = length - sum(ends)
     if num_hidden <= _SLACK:
@@ -168,7 +167,7 @@ def _folded(
 
 
 def _cut(spans: list[Span], first: int, last: int) -> tuple[list[Span], list[Span], list[Span]]:
-    """Spans before, between and behind two places, in characters."""
+    """Spans before, between and after two positions (in characters)."""
     parts: tuple[list[Span], list[Span], list[Span]] = ([], [], [])
     at = 0
     for span in spans:
@@ -208,7 +207,7 @@ def _heading(lane: Lane) -> str:
 
 
 def _peek(lane: Lane) -> str:
-    """The beginning of what a closed branch holds, then the end of it."""
+    """The beginning and the end of a folded branch's text."""
     text = " ".join(lane.text[:2000].split())
     if len(text) <= _PEEK and len(lane.text) <= 2000:
         return text
@@ -250,7 +249,7 @@ def _merge(merge: Merge) -> str:
 
 
 def _facts(value: Value) -> str:
-    """The heading of a value: its name, and what it took."""
+    """The heading of a value: its name, times and tokens."""
     parts = [f"<b>{escape(value.name or 'unnamed')}</b>", f"<i>{value.kind}</i>"]
     if value.status != "done":
         parts.append(f'<span class="badge {value.status}">{value.status}</span>')

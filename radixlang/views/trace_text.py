@@ -1,4 +1,4 @@
-"""A trace as text for a terminal: a line a step, branches where they leave and come back.
+"""A trace as text for a terminal: a line for each step, branches where they fork and join.
 
 Colours: grey is cached prompt, blue computed prompt, green sampled, orange forced by a
 constraint or chosen by a select, red a failure.
@@ -28,17 +28,20 @@ from radixlang.views.trace import (
 _ANSI = {"cached": "\x1b[90m", "computed": "\x1b[34m", "sampled": "\x1b[32m",
          "forced": "\x1b[33m", "error": "\x1b[31m", "note": "\x1b[2m"}  # fmt: skip
 _RESET = "\x1b[0m"
-_MOST = 1200  # characters of one text; of a longer one the beginning and the end are shown
+_MOST = 1200  # characters of a text; a longer one is shortened to its beginning and end
 _HEAD, _TAIL = 700, 200
 
 Painted: TypeAlias = "list[tuple[str, str]]"  # (what it is, text)
-Line: TypeAlias = "tuple[str, Painted]"  # margin, what stands behind it
+Line: TypeAlias = "tuple[str, Painted]"  # margin, text after it
 
 
 def trace_to_text(trace: Trace, *, color: bool | None = None) -> str:
-    """The tree of a run; colours where the output is a terminal, or as asked.
+    """The tree of a run as text.
 
-    Control characters of texts are written out: what a model wrote drives no terminal.
+    Args:
+        color: with colours or not; None: if stdout is a terminal.
+
+    Control characters are escaped, so that a model's text cannot act on the terminal.
     """
     colored = sys.stdout.isatty() if color is None else color
     lines = [printable(summary(trace))]
@@ -84,7 +87,7 @@ def _lines(trace: Trace) -> Iterator[Line]:
 
 
 def _unplaced(trace: Trace) -> Failure | None:
-    """The run's failure, where it began in no branch."""
+    """The run's failure, if it began in no branch."""
     return trace.failure if trace.failed_in is None else None
 
 
@@ -157,7 +160,7 @@ def _split_lines(split: Split, margin: str) -> Iterator[Line | tuple[str, Lane]]
 
 
 def _text_rows(spans: list[Span]) -> list[Painted]:
-    """The rows of a text, blank ones at its ends left out."""
+    """The rows of a text, without blank ones at its ends."""
     rows: list[Painted] = [[]]
     for span in _folded(spans):
         first, *others = span.text.split("\n")
@@ -175,7 +178,7 @@ def _row_text(row: Painted) -> str:
 
 
 def _folded(spans: list[Span]) -> list[Span]:
-    """The spans, the middle of a long text replaced by a count of its characters."""
+    """The spans, with the middle of a long text replaced by its number of characters."""
     length = sum(len(span.text) for span in spans)
     if length <= _MOST:
         return spans
