@@ -1,4 +1,4 @@
-"""The runtime that programs use when none is given: set once, or made at first use."""
+"""The runtime that programs use if none is given: set once, or made at first use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def set_default_runtime(runtime: Backend | None) -> None:
-    """Make this the runtime of programs that are given none; None forgets it."""
+    """Make this the runtime of programs that are given none; None unsets it."""
     global _default
     check_runtime(runtime)
     with _lock:
@@ -36,7 +36,7 @@ def runtime_or_default(runtime: Any) -> Backend:
     """The runtime that was given, or the default one.
 
     Raises:
-        ParameterError: what was given is no runtime.
+        ParameterError: the argument is not a runtime.
     """
     check_runtime(runtime)
     return runtime or get_default_runtime()

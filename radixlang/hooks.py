@@ -1,6 +1,6 @@
 """Functions of upper packages that lower ones call, bound by name in the package's root.
 
-A graph can be explained and a text can be matched, and neither knows by whom.
+So `Graph.explain` and `match` need not import the packages that implement them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _modules: dict[str, str] = {}
 
 
 def bind(**modules: str) -> None:
-    """Say in which module a function of this name is; it is imported at its first call."""
+    """Bind function names to the modules that have them, imported at the first call."""
     _modules.update(modules)
 
 

@@ -1,4 +1,4 @@
-"""What belongs to one process, after a fork: the child has the objects and none of the threads."""
+"""Objects that belong to one process: after a fork the child has the objects but no threads."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from radixlang.errors import ForkedError
 
 
 class ProcessOwner:
-    """Remembers the process that something was made in.
+    """Remembers the process in which an object was made.
 
     Args:
-        what: what it is, for the error.
+        what: the object's description, for the error.
     """
 
     __slots__ = ("pid", "what")

@@ -1,9 +1,9 @@
-"""A future that a backend ends, and that an interrupt of its reader never leaves locked.
+"""A future that a backend completes, and that an interrupt of its reader never leaves locked.
 
 Python's own Future is locked by a Condition, whose `__exit__` is Python code: an interrupt (Ctrl-C)
 that arrives there leaves it locked, and the backend's thread then waits for ever to set a result.
-A reader of a Reply takes no lock: it appends to lists, which is atomic, and sleeps on a lock of its
-own.
+A reader of a Reply does not take the future's lock: it appends to lists, which is atomic, and
+sleeps on a lock that only it waits for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CANCELLED = ("CANCELLED", "CANCELLED_AND_NOTIFIED")
 
 
 class Sleepers:
-    """Threads that wait for something to change. Nothing is locked while they wait or are woken."""
+    """Threads that wait for a condition. Nothing is locked while they wait or are woken."""
 
     __slots__ = ("_locks",)
 
@@ -39,7 +39,7 @@ class Sleepers:
         return bool(self._locks)
 
     def wait_for(self, holds: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Sleep until `holds()`, asked after every `wake`; False where the time is over first."""
+        """Sleep until `holds()`, checked after every `wake`; False if the time is over first."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         mine = threading.Lock()
         mine.acquire()
@@ -55,7 +55,7 @@ class Sleepers:
             self._locks.remove(mine)
 
     def wake(self) -> None:
-        """Let all of them look again."""
+        """Let all waiting threads check their condition again."""
         for each in self._locks.copy():
             try:
                 each.release()
@@ -64,7 +64,7 @@ class Sleepers:
 
 
 class Reply(Future[T]):
-    """A future that a backend ends from its own thread, on which no user code may run."""
+    """A future that a backend completes from its own thread, on which no user code may run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,15 +82,15 @@ class Reply(Future[T]):
         return self._state in _CANCELLED
 
     def running(self) -> bool:
-        """Whether it can no longer be cancelled by the caller alone."""
+        """Whether the caller alone can no longer cancel it."""
         return self._state == "RUNNING"
 
     def result(self, timeout: float | None = None) -> T:
         """The result; waits for it, for `timeout` seconds at most.
 
         Raises:
-            TimeoutError: it is not there in time.
-            ForkedError: it will never be there: this is a child of the process that asked.
+            TimeoutError: there is no result within the timeout.
+            ForkedError: there will be none, as this is a forked child of the process that asked.
         """
         error = self.exception(timeout)
         if error is not None:
@@ -99,7 +99,7 @@ class Reply(Future[T]):
         return result  # type: ignore[no-any-return]
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The error, None where there is a result; waits as `result` does."""
+        """The error, or None if there is a result; waits as `result` does."""
         if not self.done():
             self._owner.check()
             if not self._sleepers.wait_for(self.done, timeout):
@@ -109,13 +109,12 @@ class Reply(Future[T]):
         return self._exception
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
-        """Call fn(self) at the end, on a thread of its own: it may take its time, and may run
-        a program."""
+        """Call fn(self) at the end, on a separate thread: it may be slow, and may run a program."""
         self.when_done(lambda: user_threads.submit(partial(fn, self)))
 
     def when_done(self, callback: Callable[[], object]) -> None:
-        """Call back at the end from the backend's thread, or at once: for what is quick and never
-        waits, such as a post to a mailbox."""
+        """Call back at the end from the backend's thread, or at once if it has ended. The callback
+        must be quick and never wait, such as a post to a mailbox."""
         self._calls.append(callback)
         if self.done():
             self._call_back()
@@ -136,10 +135,10 @@ def _tell_end(reply: Future[T]) -> None:
 
 
 def guarded(callback: Callable[[], object]) -> None:
-    """Call what must not end a backend's thread, nor keep others from being called."""
+    """Call a function whose errors must not end a backend's thread or skip other callbacks."""
     try:
         callback()
     except BaseException:
         if threading.current_thread() is threading.main_thread():
-            raise  # no backend's thread: an interrupt, perhaps
+            raise  # the main thread is the user's: it may be an interrupt
         log.exception("a callback failed")

@@ -1,8 +1,8 @@
-"""Threads that run what users wrote: callbacks, validators, scorers, `__format__`.
+"""Threads that run users' functions: callbacks, validators, scorers, `__format__`.
 
 A backend's thread and a run's mailbox must never wait for a user's function: it may be slow, and
-it may run a program itself. So there are as many threads as functions run at once; one without
-work ends after a while.
+it may run a program itself. So each running function has a thread; an idle thread ends after
+some seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-IDLE_S = 5.0  # after which a thread without work ends
+IDLE_S = 5.0  # seconds after which a thread without work ends
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _CONTAINERS = frozenset({list, dict, tuple, set, frozenset})
@@ -24,7 +24,7 @@ log = logging.getLogger("radixlang")
 
 
 class UserThreads:
-    """Runs functions at once, each on a daemon thread that no other function shares meanwhile."""
+    """Starts functions at once, each on a daemon thread that runs no other one meanwhile."""
 
     def __init__(self) -> None:
         self._begin()
@@ -38,9 +38,9 @@ class UserThreads:
         self._num_idle = 0
 
     def submit(self, call: Callable[[], object]) -> None:
-        """Run a function soon; what it raises is logged."""
+        """Run a function soon; an exception that it raises is logged."""
         if self._process != os.getpid():
-            self._begin()  # a fork has none of its parent's threads
+            self._begin()  # a forked process has none of its parent's threads
         with self._lock:
             self._waiting.append(call)
             if self._num_idle >= len(self._waiting):
@@ -54,7 +54,7 @@ class UserThreads:
                 call()
             except BaseException:
                 log.exception("a callback failed")
-            del call  # what it refers to may go while the thread waits
+            del call  # so that its objects can be freed while the thread waits
 
     def _next(self) -> Callable[[], object] | None:
         with self._lock:
@@ -71,7 +71,7 @@ user_threads = UserThreads()
 
 
 def offload(call: Callable[[], Any], then: Callable[[Any, BaseException | None], None]) -> None:
-    """Run a user's function on a thread of its own; `then(value, error)` is called from there."""
+    """Run a user's function on a separate thread, which then calls `then(value, error)`."""
 
     def work() -> None:
         try:
@@ -85,7 +85,7 @@ def offload(call: Callable[[], Any], then: Callable[[Any, BaseException | None],
 
 
 def is_users_type(kind: Any) -> bool:
-    """Whether making a value of a type may run code that is not the language's own."""
+    """Whether making a value of a type may run user code."""
     if kind is None or kind in _SCALARS or kind in _CONTAINERS or get_origin(kind) is Literal:
         return False
     origin, parts = get_origin(kind), [each for each in get_args(kind) if each is not Ellipsis]
@@ -95,7 +95,7 @@ def is_users_type(kind: Any) -> bool:
 
 
 def is_users_value(value: Any) -> bool:
-    """Whether formatting a value may run code that is not the language's own."""
+    """Whether formatting a value may run user code."""
     if type(value) in (list, tuple):
         return any(map(is_users_value, value))
     return type(value) not in _SCALARS

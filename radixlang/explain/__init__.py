@@ -1,4 +1,4 @@
-"""What a run will take, counted without a model, and what sharing has saved afterwards.
+"""Predictions of a run's cost without a model, and what sharing has saved afterwards.
 
 It knows graphs and tokenizers. It knows no engine.
 """

@@ -1,8 +1,8 @@
-"""A graph runs dry, on a backend that only counts.
+"""A dry run of a graph, on a backend that only counts tokens.
 
-The dry backend is an ordinary Backend: the same executor walks the same graph, every
-generation is as long as its max_tokens or its constraint lets it be (or as told, or as measured),
-and a prefix trie counts what is shared. With a tokenizer the counts of text are exact.
+The dry backend is an ordinary Backend: the same executor walks the same graph, every generation
+has the most tokens that max_tokens and its constraint allow (or a given or measured number), and a
+prefix trie counts shared tokens. With a tokenizer the counts of text are exact.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from radixlang.testing import FakeBackend
 from radixlang.testing.fake_branch import Plan
 from radixlang.testing.fake_tokens import TextCodec
 
-_FIRST_MADE_UP = 1 << 40  # token ids that no tokenizer gives
+_FIRST_MADE_UP = 1 << 40  # from here on, token ids that no tokenizer has
 _BYTES_PER_TOKEN = 4  # of English text; only without a tokenizer
 
 
@@ -47,9 +47,9 @@ def explain_graph(
 
     Args:
         tokenizer: an object with encode(text), or a runtime; None counts 4 bytes a token.
-        lengths: tokens that a variable's generations will have; others have max_tokens, or those
-            of the longest text under their constraint where that is less.
-        chat: an object with render_chat; a runtime given as tokenizer serves too. None: ChatML.
+        lengths: expected tokens of each variable's generations; others count with max_tokens, or
+            with the longest text under their constraint if that is less.
+        chat: an object with render_chat, which a runtime as `tokenizer` is too. None: ChatML.
 
     Raises:
         ParameterError: an argument of the graph is still open.
@@ -68,7 +68,7 @@ def explain_graph(
 
 
 def _plain_graph(graph: Graph) -> Graph:
-    """The graph without types, constraints and user functions: lengths are all that counts."""
+    """The graph without types, constraints and user functions, which change no count."""
     blocks = [copy_block(block) for block in graph.blocks]
     for block in blocks:
         block.nodes = [_plain_node(node) for node in block.nodes]
@@ -86,7 +86,7 @@ def _plain_node(node: Any) -> Any:
 
 
 class _ByteGroups:
-    """Counts tokens as groups of bytes; stable under cuts only to a token."""
+    """Counts groups of bytes as tokens; cutting a text may change the count by one token."""
 
     def encode(self, text: str) -> list[int]:
         data = text.encode("utf-8", "surrogatepass")
@@ -98,7 +98,7 @@ class _ByteGroups:
 
 
 class DryBackend(FakeBackend):
-    """A Backend that generates tokens nobody has seen, as many as predicted."""
+    """A Backend that generates new token ids, as many as predicted."""
 
     def __init__(
         self, graph: Graph, tokenizer: Any, lengths: Mapping[str, int], chat: Any,
@@ -117,7 +117,7 @@ class DryBackend(FakeBackend):
         self._generated: dict[tuple[int, int], int] = {}
 
     def bound(self, graph: Graph) -> None:
-        """Take the longest text of each constraint of the graph, where it has one."""
+        """Bound each generation by the longest text of its constraint, if there is one."""
 
         def count(text: str) -> int:
             return len(self.codec.encode_run([text], at_start=False))
@@ -132,7 +132,7 @@ class DryBackend(FakeBackend):
                     self._bounds[(block.id, node.slot)] = most
 
     def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
-        """The template of the model asked about, or ChatML."""
+        """The template of the given runtime, or ChatML."""
         render = getattr(self._chat, "render_chat", None)
         if render is None:
             return super().render_chat(messages, add_generation_prompt=add_generation_prompt)
@@ -141,7 +141,7 @@ class DryBackend(FakeBackend):
     def answer(
         self, namespace: str, prompt: list[int], params: SamplingParams, constraint: Any
     ) -> Plan:
-        """Made-up tokens of the predicted number, or what was measured."""
+        """The predicted number of made-up tokens, or the measured answer."""
         block, node = self._by_seed[params.seed]
         completion = self._completion(block, node, params)
         cached = self._trie(namespace).insert(prompt)
@@ -163,7 +163,7 @@ class DryBackend(FakeBackend):
     def score_options(
         self, namespace: str, prompt: list[int], options: Sequence[str]
     ) -> list[OptionScore]:
-        """The option measured, or the longest: the most a select can cost."""
+        """The measured option, or the longest, which is the most a select can cost."""
         self._trie(namespace).insert(prompt)
         chosen = {cell.choice.text for cell in self._cells.values() if cell.choice is not None}
         found = []
@@ -174,7 +174,7 @@ class DryBackend(FakeBackend):
         return found
 
     def explanation(self, graph: Graph, tokenizer: Any) -> Explanation:
-        """What the dry run has counted."""
+        """The counts of the dry run."""
         stats = self.stats()
         return Explanation(
             program=graph.name,

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A stretch of one branch: a run of text, or one generation.
+    """A part of one branch: a run of text, or one generation.
 
-    `num_readers` counts the generations whose prompt it is part of: an edge is computed once
-    and would be computed `num_readers` times unshared.
+    `num_readers` counts the generations whose prompt contains it: an edge is computed once, and
+    without sharing `num_readers` times.
     """
 
     branch: tuple[int, ...]
@@ -38,9 +38,9 @@ class Edge:
 class Explanation:
     """Predicted counts, in tokens.
 
-    `num_prompt_tokens` sums the prompts of all generations; `num_shared_tokens` of them are
-    there already and `num_unique_tokens` are computed. `peak_kv_tokens` is what the tree holds
-    at the end, `unshared_kv_tokens` what the branches would hold each for itself.
+    `num_prompt_tokens` sums the prompts of all generations; `num_shared_tokens` of them are found
+    in the tree and `num_unique_tokens` are computed. `peak_kv_tokens` is the size of the tree at
+    the end, `unshared_kv_tokens` the sum over branches if each had its own copy.
     """
 
     program: str
@@ -59,7 +59,7 @@ class Explanation:
 
     @property
     def prefill_saved(self) -> float:
-        """Part of all prompt tokens that need no computation, 0 to 1."""
+        """Share of all prompt tokens that need no computation, 0 to 1."""
         return self.num_shared_tokens / max(1, self.num_prompt_tokens)
 
     def kv_bytes(self, bytes_per_token: int) -> int:
@@ -67,7 +67,7 @@ class Explanation:
         return self.peak_kv_tokens * bytes_per_token
 
     def check(self, state: State) -> CheckedPrediction:
-        """Predict again with what a finished run has generated, and compare with its usage."""
+        """Predict again with the answers of a finished run, and compare with its usage."""
         run = state._run()
         cells = {
             (cell.block, slot): cell
@@ -84,7 +84,7 @@ class Explanation:
         )  # fmt: skip
 
     def notes(self) -> list[str]:
-        """What limits the prediction, a sentence each."""
+        """What limits the prediction, one sentence each."""
         found = []
         if not self.is_exact:
             found.append("counted at 4 bytes a token: give a tokenizer for exact counts")
@@ -122,19 +122,19 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class CheckedPrediction:
-    """(prompt, cached, generated) tokens, predicted for what was generated and measured."""
+    """(prompt, cached, generated) tokens: predicted with the generated answers, and measured."""
 
     predicted: tuple[int, int, int]
     measured: tuple[int, int, int]
 
     @property
     def is_equal(self) -> bool:
-        """Whether every count is as predicted."""
+        """Whether every measured count is the predicted one."""
         return self.predicted == self.measured
 
 
 def _cell(found: Explanation) -> str:
-    """What a run will cost: the sums, then every edge with its tokens and readers."""
+    """The explanation as a notebook cell: sums, then every edge with its tokens and readers."""
     figures = [
         (found.num_generations, "generations"),
         (found.num_prompt_tokens, "prompt tokens"),

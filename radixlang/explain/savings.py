@@ -1,11 +1,11 @@
-"""What sharing saved: tokens and memory of what a runtime has served since its last reset.
+"""What sharing saved: tokens and memory of the requests of a runtime since its last reset.
 
     print(radixlang.savings(runtime))                  # figures
     print(radixlang.savings(runtime, tree=True))       # and the radix tree above them
 
 Every figure comes from the runtime's own counters and its tree. Nothing here loads a model, and
-nothing is estimated: the unshared need is the sum of the lengths of the paths that the tree
-holds, which is what the same paths take when each keeps a copy of its own.
+nothing is estimated: the unshared memory is the sum of the lengths of all paths of the tree, which
+is what the same paths take if each has its own copy.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Savings:
         num_generated_tokens: tokens generated, forced ones included.
         num_forced_tokens: tokens that a constraint left no choice about.
         num_tree_tokens: tokens that the tree holds, each stored once.
-        num_unshared_tokens: the same paths, each with a copy of its own.
+        num_unshared_tokens: the same paths, if each had its own copy.
         num_paths: paths from the root to a leaf of the tree.
-        kv_bytes: bytes of keys and values held.
+        kv_bytes: bytes of the tree's keys and values.
         kv_bytes_unshared: bytes of the same paths without sharing.
-        tree: a drawing of the tree, "" where none was asked for.
+        tree: a drawing of the tree, "" if none was asked for.
     """
 
     num_prompt_tokens: int
@@ -50,12 +50,12 @@ class Savings:
 
     @property
     def hit_rate(self) -> float:
-        """Part of the prompt tokens that was in the tree, 0 to 1."""
+        """Share of the prompt tokens found in the tree, 0 to 1."""
         return self.num_cached_tokens / max(1, self.num_prompt_tokens)
 
     @property
     def memory_factor(self) -> float:
-        """How many times the memory the same paths would take without sharing."""
+        """The memory of the same paths without sharing, divided by that of the tree."""
         return self.kv_bytes_unshared / self.kv_bytes if self.kv_bytes else 1.0
 
     def to_json(self) -> dict[str, Any]:
@@ -96,8 +96,8 @@ def savings(
     Args:
         runtime: a Runtime, or the scripted fake of `radixlang.testing`.
         tree: draw the radix tree as well.
-        max_lines: lines of that drawing; the rest is counted.
-        max_text: characters of text a node.
+        max_lines: most lines of that drawing; further lines are counted.
+        max_text: characters of text shown for a node.
 
     Call `runtime.flush_cache()` and `runtime.reset_stats()` first to see one program alone.
     """
@@ -130,7 +130,7 @@ def _paths(number: int) -> str:
 
 
 def _cell(found: Savings) -> str:
-    """What sharing saved, and the tree where it was asked for."""
+    """The figures as a notebook cell, with the tree if it was asked for."""
     figures = [
         (found.num_prompt_tokens, "prompt tokens"),
         (found.num_cached_tokens, f"cached ({found.hit_rate:.0%})"),

@@ -1,6 +1,6 @@
 """Programs: functions whose first parameter is their state, called, batched, traced and compiled.
 
-Here the parts come together: states, runs, records and explanations. It knows no engine.
+It connects states, runs, records and explanations. It knows no engine.
 """
 
 __all__ = [

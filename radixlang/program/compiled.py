@@ -56,7 +56,7 @@ class CompiledProgram:
         run = state._run()
         try:
             run.readers.wait(lambda: run.finished)
-        except BaseException:  # an interrupt: nobody will read what still runs
+        except BaseException:  # an interrupt: nobody will read the running rest
             run.cancel()
             raise
         tell_end(state)
@@ -68,7 +68,7 @@ class CompiledProgram:
         self, rows: Iterable[Mapping[str, Any]], *, progress: bool | None = None,
         **options: Unpack[BatchKeywords],
     ) -> list[Result]:  # fmt: skip
-        """One Result a row, in order; options as for `Program.run_batch`."""
+        """One Result for each row, in order; options as for `Program.run_batch`."""
         from radixlang.records.batch import run_batch
 
         merged: BatchKeywords = {**self.options, **options}
@@ -141,10 +141,10 @@ class CompiledProgram:
 
 
 def compile_graph(graph: Graph, options: RunKeywords) -> CompiledProgram:
-    """Optimise the graph of a program, and make it runnable.
+    """Optimise the graph of a program, and make it a CompiledProgram.
 
     Raises:
-        NeedsValueError: the graph is not fixed, as the program looks at a value.
+        NeedsValueError: the graph is not fixed, because the program looks at a value.
     """
     boundary = graph.first_dynamic()
     if boundary is not None:

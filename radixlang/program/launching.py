@@ -1,9 +1,9 @@
-"""How a program is called, as a type checker sees it.
+"""The signature of a program for type checkers.
 
 A program takes its own arguments and, by keyword, options of the run. Python has no type for the
-two together, so there is one overload for arguments alone, all of them checked, and one for each
-common option: there options are checked, and other keywords are taken to be arguments. Where both
-must be checked, `program.with_options(…)` takes the options first.
+two together, so there is one overload for arguments alone, which checks all of them, and one for
+each common option, which checks options and takes other keywords for arguments. To have both
+checked, give the options to `program.with_options(…)` first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Stops: TypeAlias = "str | Iterable[str] | None"
 
 
 class Launch(Protocol[P, R_co]):
-    """`run` of one program, and what takes the same arguments."""
+    """The type of `run` of one program, and of methods with the same arguments."""
 
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
@@ -120,7 +120,7 @@ class Launch(Protocol[P, R_co]):
 
 
 class LaunchMethod(Protocol[R_co]):
-    """A method that a program's arguments give its signature to."""
+    """A method whose signature has the program's arguments."""
 
     @overload
     def __get__(self, program: None, owner: Any, /) -> Callable[..., R_co]: ...
@@ -129,5 +129,5 @@ class LaunchMethod(Protocol[R_co]):
 
 
 def launches(method: Callable[..., R]) -> LaunchMethod[R]:
-    """Give a method of Program the signature of its program; at run time it stays as it is."""
+    """Give a method of Program the signature of its program; no effect at run time."""
     return method

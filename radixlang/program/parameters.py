@@ -1,4 +1,4 @@
-"""A program's arguments: what its function takes, and what is said of a wrong one."""
+"""A program's arguments: the parameters of its function, and the errors of wrong ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Parameters:
         """The parameters of a program's function.
 
         Raises:
-            ParameterError: it cannot be a program's.
+            ParameterError: the function cannot be a program.
         """
         _check_function(target, name)
         parameters = list(inspect.signature(target).parameters.values())
@@ -73,7 +73,7 @@ class Parameters:
     def check(self, given: Mapping[str, Any], extra: tuple[str, ...] = (), whose: str = "") -> None:
         """Raise a ParameterError for a name that is neither an argument nor one of `extra`.
 
-        `whose`: "a run" or "run_batch", whose options `extra` are.
+        `extra` are the options of `whose`: "a run" or "run_batch".
         """
         for name in given:
             if name in self.defaults or name in extra:
@@ -85,7 +85,7 @@ class Parameters:
             raise ParameterError(f"program {self.program!r} has no argument {name!r}; {hint}")
 
     def check_bound(self) -> None:
-        """Raise a ParameterError for a method that has not been taken from an instance."""
+        """Raise a ParameterError for a method that is called on its class, not on an instance."""
         if self.owner:
             raise ParameterError(
                 f"program {self.program!r} is a method of {self.owner}; call it on an instance: "
@@ -116,7 +116,7 @@ def _check_function(target: Any, name: str) -> None:
 
 
 def _owner_of(target: Any) -> str:
-    """The class in whose body a function stands, or ""."""
+    """The class in whose body a function is defined, or ""."""
     outer = target.__qualname__.rpartition(".")[0] if isinstance(target, FunctionType) else ""
     return "" if outer.endswith("<locals>") else outer.rpartition(".")[2]
 

@@ -77,7 +77,7 @@ class Program(Generic[P]):
         return dict(self._parameters.defaults)
 
     def __get__(self, instance: object, owner: type | None = None) -> Self:
-        """A method's program on an instance: its function takes `self`, then its state."""
+        """A method's program bound to an instance: its function takes `self`, then its state."""
         if instance is None or not self._parameters.owner:
             return self
         bound = MethodType(self.function, instance)
@@ -91,8 +91,8 @@ class Program(Generic[P]):
     def with_options(self, **options: Unpack[RunKeywords]) -> Program[P]:
         """The same program with options of `run` set; those of a call still win.
 
-        A type checker then checks both: `greet.with_options(temperature=0)(name="Ada")`. Inside
-        another program the options of the outer run hold.
+        A type checker then checks both: `greet.with_options(temperature=0)(name="Ada")`. A call
+        inside another program uses the options of the outer run.
         """
         self.check_options(options)
         return Program(self.function, self.name, self.bound, {**self.options, **options})
@@ -112,11 +112,11 @@ class Program(Generic[P]):
 
         Args:
             args, kwargs: the program's arguments, and by keyword the options of the run.
-            runtime: what it runs on; by default the default runtime.
+            runtime: the backend it runs on; None takes the default runtime.
             timeout: seconds after which the run ends with a DeadlineError.
-            seed: of the random numbers; None draws one, which `state.seed` tells.
+            seed: key of the random numbers; None draws one, which is `state.seed`.
             max_total_tokens: most tokens that all branches generate together.
-            namespace: nothing is shared between two.
+            namespace: two namespaces share no cached tokens.
             check: False returns a failed state instead of raising its error.
             temperature, max_tokens, …: any field of SamplingParams, as the default of this run.
 
@@ -132,7 +132,7 @@ class Program(Generic[P]):
                 run.start()
                 self.execute(run, state, arguments)
                 run.readers.wait(lambda: run.finished)
-            except BaseException:  # an interrupt: nobody will read what still runs
+            except BaseException:  # an interrupt: nobody will read the running rest
                 run.cancel()
                 raise
         return _checked(state, run, check)
@@ -157,7 +157,7 @@ class Program(Generic[P]):
 
     @launches
     def stream(self, *args: Any, **kwargs: Any) -> ProgramStream:
-        """Start the program and read it as it goes; its function runs on a thread of its own."""
+        """Start the program and yield its text as it is generated; it runs on another thread."""
         arguments, run, _ = self.prepare(args, kwargs)
         run.nodes.is_followed = True
         state = State(run, run.blocks[0])
@@ -181,21 +181,21 @@ class Program(Generic[P]):
         self, rows: Iterable[Mapping[str, Any]], *, progress: bool | None = None,
         **options: Unpack[BatchKeywords],
     ) -> list[Result]:  # fmt: skip
-        """One Result a row, in the order of the rows; a row that fails keeps its error.
+        """One Result for each row, in the order of the rows; a failed row's has its error.
 
         Args:
             rows: the arguments of each row; they are never changed.
             progress: show a bar; None shows one on a terminal, if it takes more than a moment.
             max_workers: threads for programs that wait for values in Python; 32.
             max_in_flight: rows that run at the same time; 2048.
-            save_to: a JSONL file. Each result is appended as it comes; rows that the file already
-                holds without an error are not run again.
-            seed: row i runs with a seed made of this and i.
+            save_to: a JSONL file. Each result is appended when its row finishes; rows that the
+                file already holds without an error are not run again.
+            seed: row i runs with a seed made from this and i.
             runtime, timeout, max_total_tokens, namespace, check, temperature, …: of each row's run,
                 as for `run`.
 
         Raises:
-            ParameterError: an option that `run` does not know, or a file of other rows.
+            ParameterError: an option is unknown to `run`, or the file holds other rows.
         """
         from radixlang.records.batch import run_batch
 
@@ -240,11 +240,11 @@ class Program(Generic[P]):
         """The program as a graph that runs without its Python.
 
         Args:
-            kwargs: values to build in, as defaults are; the other arguments stay open.
+            kwargs: values to build in, as defaults are; the other arguments are given to each run.
 
         Raises:
             NeedsValueError: the program looks at a value, so its graph is not fixed; the message
-                has the place.
+                names the place.
         """
         from radixlang.program.compiled import compile_graph
 
@@ -293,7 +293,7 @@ class Program(Generic[P]):
     def launch(
         self, row: Mapping[str, Any], finish: Callable[[State], None], **options: Any
     ) -> State:
-        """Start a run for a batch: the function runs here, what it posts goes on by itself.
+        """Start a run for a batch: the function runs here, its generations go on in the runtime.
 
         `finish(state)` is called once, from any thread, when the run has ended.
         """
@@ -312,7 +312,7 @@ class Program(Generic[P]):
     def check_options(self, options: Mapping[str, Any], whose: str = "a run") -> None:
         """Raise a ParameterError for an option that no run knows.
 
-        `whose`: "run_batch" where a batch was given them.
+        `whose`: "run_batch" for options that were given to a batch.
         """
         known = (*BATCH_NAMES, *RUN_NAMES) if whose == "run_batch" else RUN_NAMES
         unknown = [name for name in options if name not in (*RUN_NAMES, *PARAM_NAMES)]
@@ -321,7 +321,7 @@ class Program(Generic[P]):
             raise ParameterError(f"check must be True or False, got {options['check']!r}")
 
     def execute(self, run: Run, state: State, arguments: Mapping[str, Any]) -> None:
-        """Run the function once; whatever it raises ends the run and is raised again."""
+        """Run the function once; an exception ends the run and is raised again."""
         try:
             state._result = self._call(state, **arguments)
             run.end_program()
@@ -358,7 +358,7 @@ class Program(Generic[P]):
         return self.arguments(self._parameters.by_name(args, kwargs), tracer)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By name, as functions are: the process that reads it imports the module."""
+        """Pickled by name, as functions are: the process that reads it imports the module."""
         module, path = self.function.__module__, self.function.__qualname__
         base = _found(module, path)
         if base is None or base.function is not self.function:
@@ -399,7 +399,7 @@ def function(target: Callable[..., object] | None = None, *, name: str | None = 
 
 
 def _found(module: str, path: str) -> Program | None:
-    """The program of this name in a module, imported if need be; None where there is none."""
+    """The program of this name in a module, imported if needed; None if there is none."""
     found: Any = importlib.import_module(module)
     for part in path.split("."):
         found = getattr(found, part, None)
@@ -414,7 +414,7 @@ def _rebound(module: str, path: str, name: str, bound: Mapping[str, Any]) -> Pro
 
 
 def _drive(target: Callable[..., Any], state: State, arguments: Mapping[str, Any]) -> Any:
-    """Call the function; a coroutine is stepped here, and must not wait for anything else."""
+    """Call the function; a coroutine is stepped here, and must not wait for an event loop."""
     returned = target(state, **arguments)
     if not isinstance(returned, Awaitable):
         return returned
@@ -437,7 +437,7 @@ def _drive(target: Callable[..., Any], state: State, arguments: Mapping[str, Any
 
 
 def _raise_root_cause(run: Run, error: BaseException) -> None:
-    """A refused append in a failed run is a symptom: raise what the run failed of."""
+    """Raise the error of the run: an append refused by a failed run is only its symptom."""
     root = run.error
     if isinstance(error, StateClosedError) and root is not None and error.__cause__ is root:
         raise root from root.__cause__

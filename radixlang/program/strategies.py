@@ -21,7 +21,7 @@ Score: TypeAlias = Callable[[State], float]
 def mean_logprob(name: str) -> Score:
     """A scorer: mean log-probability of a generation; it must ask for `logprobs=True`.
 
-    A generation without a token has the score -inf: it is chosen only where all are empty.
+    A generation without a token has the score -inf: it is chosen only if all are empty.
     """
 
     def score(state: State) -> float:
@@ -36,7 +36,7 @@ def mean_logprob(name: str) -> Score:
 
 
 def best_of(state: State, n: int, step: Step, score: Score) -> State:
-    """Take n samples of a step and go on from the one with the highest score."""
+    """Take n samples of a step and continue from the one with the highest score."""
     group = state.fork(n)
     for branch in group:
         _take(branch, step)
@@ -47,7 +47,7 @@ def best_of(state: State, n: int, step: Step, score: Score) -> State:
 def majority(
     state: State, n: int, step: Step, name: str, key: Callable[[Any], Hashable] | None = None
 ) -> Any:
-    """Take n samples and go on from the first with the most frequent answer; returns the answer.
+    """Take n samples, continue from the first with the most frequent answer, and return it.
 
     Args:
         name: the variable that votes.
@@ -68,9 +68,9 @@ def beam(
     state: State, step: Step, score: Score, *, width: int, branching: int, depth: int
 ) -> State:
     """Beam search over branches: each round extends every beam `branching` ways and keeps the
-    best `width`. Beams that fall out are cancelled, so their KV is free at once.
+    best `width`. Other beams are cancelled, which frees their KV at once.
 
-    `score` judges a branch by all it holds; name variables so that the last binding counts.
+    `score` may use everything on the branch; a name bound in every round has its latest value.
     """
     if width < 1 or branching < 1 or depth < 1:
         raise ParameterError(
@@ -99,12 +99,12 @@ def _adopt_path(path: tuple[State, ...]) -> State:
 def retry(
     state: State, step: Step, *, until: Callable[[State], bool] | None = None, times: int = 3
 ) -> State:
-    """Take a step on a branch until it succeeds, and go on from there; the prefix is shared.
+    """Take a step on a new branch until it succeeds, and continue from there.
 
     A step fails when its branch has an error, or when `until(branch)` is false.
 
     Raises:
-        ProgramError: no attempt succeeded; the last attempt's error, if it had one.
+        ProgramError: no attempt succeeded; it has the last attempt's error, if there was one.
     """
     last: ProgramError | None = None
     for _ in range(times):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a call came to: `text` for the model, and the value or the error behind it."""
+    """The result of a call: `text` for the model, and the value or the error."""
 
     call: ToolCall
     text: str
@@ -42,7 +42,7 @@ class ToolBox:
     an `async def` program it is `(await box.arun(await s.aget("call"))).text`.
 
     Raises:
-        ParameterError: something in it is no function, or two share a name.
+        ParameterError: an item is not a function, or two share a name.
         InvalidConstraintError: an argument of a function has no JSON form.
     """
 
@@ -69,12 +69,13 @@ class ToolBox:
         return gen(name, tools=self.constraint, **options)
 
     def run(self, call: ToolCall | Mapping[str, Any]) -> ToolResult:
-        """Make a call. Whatever the function raises becomes text for the model.
+        """Make a call. An exception of the function becomes text for the model.
 
-        An `async def` function runs to its end on a loop of its own.
+        An `async def` function runs to its end on a new event loop.
 
         Raises:
-            ParameterError: it is `async def`, and this thread runs a loop: `await box.arun(call)`.
+            ParameterError: the function is `async def` and this thread already runs a loop: use
+                `await box.arun(call)`.
         """
         wanted = self._call_of(call)
         try:
@@ -88,7 +89,7 @@ class ToolBox:
             return ToolResult(wanted, _error_text(failure), error=failure)
 
     async def arun(self, call: ToolCall | Mapping[str, Any]) -> ToolResult:
-        """Make a call from an event loop: `async def` is awaited, other functions take a thread."""
+        """Make a call from an event loop: `async def` is awaited, other functions run on a thread."""
         wanted = self._call_of(call)
         try:
             start = self._started(wanted)
@@ -101,7 +102,7 @@ class ToolBox:
             return ToolResult(wanted, _error_text(failure), error=failure)
 
     def _started(self, call: ToolCall) -> Callable[[], Any]:
-        """The call with its arguments typed, ready to be made."""
+        """The call as a function without arguments; its own are converted to their types."""
         function = self._functions.get(call.name)
         if function is None:
             raise ParameterError(f"no tool {call.name!r}; there are: {', '.join(self.names)}")
@@ -124,7 +125,7 @@ class ToolBox:
 
 
 def _arguments(given: Any) -> dict[str, Any]:
-    """Arguments as a dict, or as JSON in a string, as chat interfaces send them."""
+    """Arguments given as a dict, or as a JSON string, as chat interfaces send them."""
     try:
         found = json.loads(given) if isinstance(given, str) else given
     except ValueError as error:
@@ -137,7 +138,7 @@ def _arguments(given: Any) -> dict[str, Any]:
 
 
 class _LoopRunningError(Exception):
-    """An `async def` tool was called where a loop runs already."""
+    """An `async def` tool was called on a thread that already runs an event loop."""
 
 
 def _by_name(functions: Iterable[Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
@@ -158,7 +159,7 @@ def _by_name(functions: Iterable[Callable[..., Any]]) -> dict[str, Callable[...,
 
 
 def _finished(value: Awaitable[Any], name: str) -> Any:
-    """What an awaitable comes to, on a loop of its own."""
+    """The result of an awaitable, on a new event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

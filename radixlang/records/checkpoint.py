@@ -102,7 +102,7 @@ class Resumed:
         try:
             self._run.end_program()
             self._run.readers.wait(lambda: self._run.finished)
-        except BaseException:  # an interrupt: nobody will read what still runs
+        except BaseException:  # an interrupt: nobody will read the running rest
             self._run.cancel()
             raise
         if self._run.error is not None:

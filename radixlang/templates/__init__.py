@@ -1,6 +1,6 @@
 """Template files: parsed with lark and turned into steps that append to a state.
 
-They make the same graph as Python programs. They know nothing of execution.
+It makes the same graph as Python programs. It knows nothing of execution.
 """
 
 __all__ = [

@@ -29,7 +29,7 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class ValueBuilder:
-    """One method a kind of expression: `value_x` gives a Value."""
+    """One method for each kind of expression: `value_x` returns a Value."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -62,7 +62,7 @@ class ValueBuilder:
         return find
 
     def optional(self, tree: Any, shown: bool = False) -> Value:
-        """Like `value`, and UNDEFINED where a name, a member or an item is missing."""
+        """Like `value`, but UNDEFINED if a name, a member or an item is missing."""
         if tree.data == "name":
             name = str(tree.children[0])
             self.source.use(name, tree.meta.start_pos, optional=True)
@@ -208,7 +208,7 @@ class ValueBuilder:
     # -- types and options --------------------------------------------------------------
 
     def type(self, tree: Any) -> Any:
-        """The type that a gen asks for."""
+        """The type of a gen."""
         if tree.data == "type_literal":
             return Literal[tuple(text_of(child) for child in tree.children)]
         name, *inner = tree.children
@@ -262,7 +262,7 @@ def _item(owner: Any, key: Any) -> Any:
 
 
 def _members(owner: Any) -> list[str]:
-    """What a message may propose in place of a member or key that is missing."""
+    """The names that a message may suggest for a missing member or key."""
     if isinstance(owner, Mapping):
         return [str(key) for key in owner]
     return [name for name in dir(owner) if not name.startswith("_")]

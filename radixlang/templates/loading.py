@@ -1,4 +1,4 @@
-"""Template files: a whole program in text, with the same graph as its Python twin.
+"""Template files: a whole program in text, with the same graph as one in Python.
 
     {% args question, n=3 %}
     {% system %}Be brief.{% end %}
@@ -8,8 +8,8 @@
     {% join answer %}
 
 `{{ name }}` inserts an argument, a loop variable or a generated value; it is data and never
-syntax. A tag that stands alone on its line takes the line's blanks and its line break with it,
-and one line break before the `{% end %}` of a turn belongs to the tag, not to the content.
+syntax. If a tag stands alone on its line, the line's blanks and line break are removed with it; one
+line break before the `{% end %}` of a turn belongs to the tag, not to the content.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ class Template:
 def load_template(
     path: str | os.PathLike[str], *, root: str | os.PathLike[str] | None = None
 ) -> Program:
-    """The program in a template file; includes are looked up from its folder.
+    """The program in a template file; includes are relative to its folder.
 
     Args:
-        root: the folder that included files have to lie below, whatever `..`, absolute path or
-            link names them; by default the template's own.
+        root: the folder below which included files must be, also those named with `..`, an
+            absolute path or a link; None: the template's own folder.
 
     Raises:
-        TemplateError: the file or one it includes is missing, wrong, or not below the root; with
-            file, line, column.
+        TemplateError: the file or one it includes is missing, wrong, or not below the root; the
+            message has file, line and column.
     """
     file = Path(path)
     return _program(file.stem, _read(file), str(file), file.parent, Path(root or file.parent))
 
 
 def template(text: str, *, name: str = "template", folder: str | None = None) -> Program:
-    """The program in a template text; its includes are in `folder` and below."""
+    """The program in a template text; its includes are in or below `folder`."""
     place = Path(folder) if folder is not None else None
     return _program(name, text, f"<{name}>", place, place)
 
@@ -95,7 +95,7 @@ def parse(
     """Parse a template and the ones it includes.
 
     Raises:
-        TemplateError: a wrong place, shown with a caret.
+        TemplateError: the template is wrong; the message shows the place with a caret.
     """
     from lark.exceptions import UnexpectedInput, VisitError
 

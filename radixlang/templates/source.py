@@ -1,4 +1,4 @@
-"""A template's text and names: what its errors show, and what it takes for arguments."""
+"""A template's text and names: the text that its errors show, the names that are arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EMPTY = inspect.Parameter.empty
 
 
 class Undefined:
-    """What an optional argument is that was not given."""
+    """The value of an optional argument that was not given."""
 
     def __repr__(self) -> str:
         return "<not given>"
@@ -26,7 +26,7 @@ UNDEFINED = Undefined()
 
 
 class Environment:
-    """Names of a template while it runs: arguments, loop variables, `set`."""
+    """The names of a running template: arguments, loop variables, `set`."""
 
     def __init__(self, arguments: dict[str, Any], outer: Environment | None = None) -> None:
         self.names = arguments
@@ -44,10 +44,10 @@ class Environment:
 
 @dataclass
 class Source:
-    """A template's text, and what its errors and includes need.
+    """A template's text, with its place for errors and its folder for includes.
 
-    Includes are looked up in `folder`, that of the file, and have to lie below `root`, that of the
-    template which was asked for.
+    Includes are relative to `folder`, the file's, and must be below `root`, the folder of the
+    template that was loaded.
     """
 
     text: str
@@ -77,9 +77,9 @@ class Source:
         return error
 
     def use(self, name: str, position: int, *, optional: bool = False) -> None:
-        """A name is read: unless the template binds it, it is an argument.
+        """Note that a name is read: unless the template binds it, it is an argument.
 
-        `optional`: where it is asked whether it was given, it need not be.
+        `optional`: the template uses it with `default` or `is defined`, so it may be left out.
         """
         if name in self.bound:
             return
@@ -89,7 +89,7 @@ class Source:
         self.parameters.setdefault(name, _EMPTY)
 
     def check_declared(self) -> None:
-        """Raise a TemplateError for a name that `{% args %}` does not have, where there is one."""
+        """Raise a TemplateError for a name that is missing in `{% args %}`, if that tag is used."""
         known = [*(self.declared or ()), *sorted(self.bound)]
         for name, position in self.used.items():
             if self.declared is not None and name not in known and not self.binds_captures:

@@ -33,7 +33,7 @@ def build(tree: Any, source: Source) -> tuple[tuple[Step, ...], dict[str, Any]]:
 
 
 class _Builder(ValueBuilder):
-    """One method a kind of node: `step_x` gives a Step."""
+    """One method for each kind of node: `step_x` returns a Step."""
 
     def steps(self, items: list[Any]) -> Iterator[Step]:
         before = ""
@@ -116,7 +116,7 @@ class _Builder(ValueBuilder):
         return choose
 
     def _guarded(self, item: Any, make: Callable[[], Any]) -> Any:
-        """Errors of a wrong option, shown at its place in the template."""
+        """Call `make`; its errors are shown at the option's place in the template."""
         try:
             return make()
         except (ParameterError, ConstraintError, TypeError) as error:
@@ -177,7 +177,7 @@ class _Builder(ValueBuilder):
         return loop
 
     def _listed(self, found: Any, item: Any) -> list[Any]:
-        """What a loop or a fork goes through."""
+        """The list that a loop or a fork iterates over."""
         if not isinstance(found, Iterable):
             raise self.source.error(
                 f"it goes through a list, got {shortened(found)}; give a list, or write [x]",

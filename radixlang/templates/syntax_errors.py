@@ -1,4 +1,4 @@
-"""What is said of a template that cannot be parsed: what stands there, and what to write."""
+"""Messages for templates that cannot be parsed: what was found, and what to write instead."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WRITTEN = {"system": "{% system %}", "user": "{% user %}", "assistant": "{% ass
 
 
 def explained(error: Any, text: str) -> tuple[str, int]:
-    """What lark's UnexpectedInput means, and its place in the text."""
+    """A message for lark's UnexpectedInput, and its position in the text."""
     token = getattr(error, "token", None)
     wanted = set(getattr(error, "expected", None) or getattr(error, "allowed", None) or ())
     if token is not None and token.type == "$END":
@@ -56,7 +56,7 @@ def _missing(wanted: set[str], *, in_output: bool) -> str:
 
 
 def _about_tag(text: str, wanted: set[str]) -> str:
-    """A tag that does not exist, or that stands where it cannot."""
+    """A message for a tag that does not exist, or is not allowed in this place."""
     words = re.match(r"\{%-?\s*(\w*)\s*(\w*)", text)
     name, second = words.groups() if words else ("", "")
     if text.startswith("{%-"):
