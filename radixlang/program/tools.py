@@ -89,7 +89,7 @@ class ToolBox:
             return ToolResult(wanted, _error_text(failure), error=failure)
 
     async def arun(self, call: ToolCall | Mapping[str, Any]) -> ToolResult:
-        """Make a call from an event loop: `async def` is awaited, other functions run on a thread."""
+        """Make a call from an event loop: `async def` is awaited, others run on a thread."""
         wanted = self._call_of(call)
         try:
             start = self._started(wanted)
