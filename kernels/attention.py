@@ -20,6 +20,8 @@ from radixlang.kernels.plan.topology import build_topology
 from radixlang.kernels.plan.tree_batch import TreeBatch, check_batch
 from radixlang.kernels.reference.backend import ReferenceBackend
 
+StepPlan = AttentionPlan | GraphPlan  # of a step as it is, or padded to a captured graph's size
+
 
 def plan_attention(
     batch: TreeBatch,
@@ -75,7 +77,7 @@ def attend(
     k: Tensor,
     v: Tensor,
     layer_kv: LayerKV,
-    plan: AttentionPlan | GraphPlan,
+    plan: StepPlan,
     options: AttentionOptions,
     *,
     rotations: Tensor | None = None,

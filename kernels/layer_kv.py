@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 
@@ -59,3 +60,9 @@ class LayerKV:
                 "give LayerKV k_int8, v_int8, k_scale and v_scale"
             )
         return k, v, k_scale, v_scale
+
+
+class KVLayers(Protocol):
+    """The KV pools of a model's layers, by layer: a KVCache, or a list of LayerKV."""
+
+    def __getitem__(self, layer: int, /) -> LayerKV: ...

@@ -1,10 +1,14 @@
 """Every other causal model: transformers' own classes, with attention through our plan and pool.
 
 The model runs on a flat batch as one sequence with explicit positions; each attention layer calls
-a function of ours instead of its own, which writes to the pool and attends over the tree. Whether
-that is all the model does between tokens is not taken on trust: `load_adapter` compares a short
-prompt, computed in two steps, with transformers' eager attention, and refuses what differs (ALiBi,
-recurrent state, layers that bypass the hook).
+a function of ours instead of its own, which writes to the pool and attends over the tree. That
+function is registered with transformers once a model, as its method: not every architecture hands
+further keyword arguments of `forward` down to its attention (StableLM does not), so a step's plan
+and pool cannot come that way.
+
+`load_adapter` checks that attention is all the model does between tokens: it compares a short
+prompt, computed in two steps, with transformers' eager attention, and refuses a model that differs
+(ALiBi, recurrent state, layers that bypass the hook).
 
 Projections stay apart here, so the lean decoder is faster where it applies.
 """
@@ -12,8 +16,9 @@ Projections stay apart here, so the lean decoder is faster where it applies.
 from __future__ import annotations
 
 import copy
+import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +28,8 @@ import torch
 import torch.nn.functional as F
 
 from radixlang.errors import ModelFormatError
-from radixlang.kernels.attention import attend
-from radixlang.kernels.layer_kv import LayerKV
+from radixlang.kernels.attention import StepPlan, attend
+from radixlang.kernels.layer_kv import KVLayers, LayerKV
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import chain
 from radixlang.runtime.models.config import ModelConfig, as_ids
@@ -34,13 +39,54 @@ ATTENTION_NAME = "radixlang"
 _NUM_PROBE, _PROBE_SPLIT = 8, 5
 
 
-@dataclass(slots=True)
-class _Step:
-    """What the attention layers of one model need during one forward pass."""
+_numbers = itertools.count()
 
-    plan: Any = None
-    kv: Any = None
-    num_calls: int = 0
+
+class _LayerCalls:
+    """The attention function of one model's layers, which call it in their order."""
+
+    def __init__(self) -> None:
+        self._plan: StepPlan | None = None
+        self._kv: KVLayers | None = None
+        self.count = 0
+
+    @contextmanager
+    def during(self, plan: StepPlan, kv: KVLayers) -> Iterator[None]:
+        """One forward pass over a plan and a pool."""
+        self._plan, self._kv, self.count = plan, kv, 0
+        try:
+            yield
+        finally:
+            self._plan = self._kv = None
+
+    def attend(
+        self,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        scaling: float | None = None,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+        s_aux: torch.Tensor | None = None,
+        **_: object,
+    ) -> tuple[torch.Tensor, None]:
+        """transformers' attention interface over our plan.
+
+        query [1, num_heads, num_tokens, head_dim], key and value with num_kv_heads; returns
+        [1, num_tokens, num_heads, value_dim].
+        """
+        if self._plan is None or self._kv is None:
+            raise RuntimeError("this model's attention runs inside TransformersModel.forward only")
+        layer_kv = self._kv[self.count]
+        self.count += 1
+        q, k, v = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
+        value_dim = v.shape[-1]
+        v = F.pad(v, (0, q.shape[-1] - value_dim))  # multi-head latent attention: narrower values
+        scale = q.shape[-1] ** -0.5 if scaling is None else float(scaling)
+        options = AttentionOptions(scale, sliding_window or None, softcap, s_aux)
+        return attend(q, k, v, layer_kv, self._plan, options)[None, ..., :value_dim], None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +101,14 @@ class TransformersModel:
     """A `CausalModel` over a transformers model; see the module's docstring."""
 
     def __init__(self, model: Any, config: ModelConfig) -> None:
+        from transformers import AttentionInterface
+
         self.config = config
         self._model = model
-        self._step = _Step()
-        for module in model.modules():
-            module.radixlang_step = self._step
+        self._layers = _LayerCalls()
+        name = f"{ATTENTION_NAME}_{next(_numbers)}"
+        AttentionInterface.register(name, self._layers.attend)
+        model.set_attn_implementation(name)
         self._base = model.base_model
         self._head = _head_only(model)
 
@@ -76,24 +125,20 @@ class TransformersModel:
 
     @torch.no_grad()
     def forward(
-        self, input_ids: torch.Tensor, positions: torch.Tensor, plan: Any, kv: Any
+        self, input_ids: torch.Tensor, positions: torch.Tensor, plan: StepPlan, kv: KVLayers
     ) -> torch.Tensor:
         """Run the layers over a flat batch; returns hidden states [num_tokens, hidden_size].
 
         Raises:
             ModelFormatError: a layer did not go through our attention.
         """
-        step = self._step
-        step.plan, step.kv, step.num_calls = plan, kv, 0
-        try:
+        with self._layers.during(plan, kv):
             output = self._base(
                 input_ids=input_ids[None], position_ids=positions[None], use_cache=False
             )
-        finally:
-            step.plan = step.kv = None
-        if step.num_calls != self.config.num_layers:
+        if self._layers.count != self.config.num_layers:
             raise ModelFormatError(
-                f"{self.config.name}: {step.num_calls} of {self.config.num_layers} layers went "
+                f"{self.config.name}: {self._layers.count} of {self.config.num_layers} layers went "
                 f"through our attention; architecture {self.config.family!r} is not supported"
             )
         hidden: torch.Tensor = output.last_hidden_state[0]
@@ -106,47 +151,12 @@ class TransformersModel:
         return logits.float()
 
 
-def attention(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: torch.Tensor | None = None,
-    **_: Any,
-) -> tuple[torch.Tensor, None]:
-    """transformers' attention interface over our plan.
-
-    query [1, num_heads, num_tokens, head_dim], key and value with num_kv_heads; returns
-    [1, num_tokens, num_heads, value_dim].
-    """
-    step: _Step = module.radixlang_step  # type: ignore[assignment]
-    index = step.num_calls
-    step.num_calls += 1
-    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-    value_dim = v.shape[-1]
-    v = F.pad(v, (0, q.shape[-1] - value_dim))  # multi-head latent attention has narrower values
-    scale = q.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    out = attend(
-        q.contiguous(),
-        k.contiguous(),
-        v.contiguous(),
-        step.kv[index],
-        step.plan,
-        AttentionOptions(scale, window=sliding_window or None, soft_cap=softcap, sinks=s_aux),
-    )
-    return out[None, ..., :value_dim], None
-
-
-def _shape_recorder(shapes: list[_LayerShape]) -> Any:
+def _shape_recorder(shapes: list[_LayerShape]) -> Callable[..., tuple[torch.Tensor, None]]:
     """An attention function that only notes what each layer would ask for."""
 
     def record(
-        module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any,
-        sliding_window: int | None = None, **_: Any,
+        module: object, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+        *args: object, sliding_window: int | None = None, **_: object,
     ) -> tuple[torch.Tensor, None]:  # fmt: skip
         shapes.append(
             _LayerShape(query.shape[1], key.shape[1], query.shape[3], sliding_window or None)
@@ -177,7 +187,7 @@ class _PassThrough(torch.nn.Module):
         """Some heads reach for the decoder inside their base model."""
         return self
 
-    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> _Hidden:
+    def forward(self, *_: object, inputs_embeds: torch.Tensor, **__: object) -> _Hidden:
         return _Hidden(inputs_embeds)
 
 
@@ -239,18 +249,14 @@ def adapt(model: Any, name: str, context_length: int | None = None) -> Transform
         ModelFormatError: the architecture does something between tokens that our attention
             does not see, or its layers differ in their heads.
     """
-    from transformers import AttentionInterface
-
     model.eval().requires_grad_(False)
     probe = (
         torch.arange(_NUM_PROBE, device=model.device) % model.config.get_text_config().vocab_size
     )
     with torch.no_grad():
         expected = model(input_ids=probe[None], use_cache=False).logits[0].float()
-    AttentionInterface.register(ATTENTION_NAME, attention)
     try:
         shapes = _layer_shapes(model, probe)
-        model.set_attn_implementation(ATTENTION_NAME)
         adapter = TransformersModel(model, _config(model, name, shapes, context_length))
         found = _probe(adapter, probe)
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:

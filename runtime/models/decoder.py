@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 
-from radixlang.kernels.attention import attend
+from radixlang.kernels.attention import StepPlan, attend
+from radixlang.kernels.layer_kv import KVLayers, LayerKV
 from radixlang.kernels.options import AttentionOptions
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.families import Activation
@@ -114,7 +115,7 @@ class Decoder:
 
     @torch.no_grad()
     def forward(
-        self, input_ids: torch.Tensor, positions: torch.Tensor, plan: Any, kv: Any
+        self, input_ids: torch.Tensor, positions: torch.Tensor, plan: StepPlan, kv: KVLayers
     ) -> torch.Tensor:
         """Run the layers over a flat batch and write its keys and values through the plan.
 
@@ -147,8 +148,8 @@ class Decoder:
         layer: DecoderLayer,
         hidden: torch.Tensor,
         turn: torch.Tensor,
-        plan: Any,
-        layer_kv: Any,
+        plan: StepPlan,
+        layer_kv: LayerKV,
     ) -> torch.Tensor:
         config = self.config
         num_turned = config.num_heads + config.num_kv_heads

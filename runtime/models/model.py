@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 import torch
 
-from radixlang.kernels.attention import plan_attention
+from radixlang.kernels.attention import StepPlan, plan_attention
+from radixlang.kernels.layer_kv import KVLayers
 from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.runtime.models.config import ModelConfig
@@ -31,7 +32,7 @@ class CausalModel(Protocol):
     def num_weight_bytes(self) -> int: ...
 
     def forward(
-        self, input_ids: torch.Tensor, positions: torch.Tensor, plan: Any, kv: Any
+        self, input_ids: torch.Tensor, positions: torch.Tensor, plan: StepPlan, kv: KVLayers
     ) -> torch.Tensor: ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor: ...
