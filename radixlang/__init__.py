@@ -6,6 +6,7 @@ Names load when they are first used: importing the package costs next to nothing
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from radixlang import hooks
@@ -221,9 +222,18 @@ if not TYPE_CHECKING:  # a checker that saw it would let any name pass, misspelt
         home = _HOME.get(name)
         if home is None:
             raise AttributeError(f"module 'radixlang' has no attribute {name!r}")
-        value = getattr(importlib.import_module(home), name)
+        value = getattr(_imported(home), name)
         globals()[name] = value
         return value
+
+
+def _imported(home: str) -> ModuleType:
+    if not home.startswith("radixlang.runtime"):
+        return importlib.import_module(home)
+    from radixlang.progress import doing
+
+    with doing("importing torch"):
+        return importlib.import_module(home)
 
 
 def __dir__() -> list[str]:

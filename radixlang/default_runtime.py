@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 from radixlang.errors import ParameterError
+from radixlang.progress import doing
 from radixlang.protocol import Backend
 
 _lock = threading.Lock()
@@ -60,7 +61,8 @@ def get_default_runtime() -> Backend:
     global _default
     with _lock:
         if _default is None:
-            from radixlang.runtime.runtime import Runtime
+            with doing("importing torch"):
+                from radixlang.runtime.runtime import Runtime
 
             _default = Runtime()
         return _default

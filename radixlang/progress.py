@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 
 DELAY_S = 0.5  # seconds before a bar appears
 _LOOK_EVERY_S = 0.1
+_TELL_EVERY_S = 0.5
 _NOTEBOOK_SHELLS = {"ZMQInteractiveShell", "Shell"}  # Jupyter's and its kin; Colab's
 
 
@@ -49,6 +51,30 @@ def awaited(
                     future.exception(timeout=_LOOK_EVERY_S)
                 bar.update(min(total, done() - begin) - bar.n)
     return future.result()
+
+
+@contextmanager
+def doing(what: str) -> Iterator[None]:
+    """A line that says what is being done, and for how long: for a step that counts nothing."""
+    if not is_watched():
+        yield
+        return
+    ended = threading.Event()
+    thread = threading.Thread(target=_tell, args=(what, ended), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _tell(what: str, ended: threading.Event) -> None:
+    if ended.wait(DELAY_S):
+        return
+    with _kind_of_bar()(desc=what, leave=False, bar_format="{desc} … {elapsed}") as line:
+        while not ended.wait(_TELL_EVERY_S):
+            line.refresh()
 
 
 def is_watched() -> bool:

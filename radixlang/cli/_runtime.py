@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from radixlang.errors import ParameterError
+from radixlang.progress import doing
 from radixlang.testing import FakeBackend
 
 
@@ -28,28 +28,20 @@ def _fake() -> Any:
 
 
 def _runtime(args: argparse.Namespace, options: dict[str, Any]) -> Any:
-    _say("loading the model …")
-    from radixlang.runtime.runtime import Runtime
+    with doing("importing torch"):
+        from radixlang.runtime.runtime import Runtime
 
     if args.context is not None:
         options["context_length"] = args.context
     if args.chat_template is not None:
         options["chat_template"] = args.chat_template
-    runtime = Runtime(args.model, device=args.device or "auto", **options)
-    _say("")
-    return runtime
+    return Runtime(args.model, device=args.device or "auto", **options)
 
 
 def sampling_of_model(runtime: Any) -> dict[str, Any]:
     """What a model's own files say about sampling; nothing where they do not."""
     loaded = getattr(runtime, "loaded", None)
     return {} if loaded is None else dict(loaded.generation_defaults)
-
-
-def _say(text: str) -> None:
-    """A passing line on a terminal; nothing elsewhere."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def load_tokenizer(name: str | None) -> Any:

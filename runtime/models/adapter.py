@@ -32,6 +32,7 @@ from radixlang.kernels.attention import StepPlan, attend
 from radixlang.kernels.layer_kv import KVLayers, LayerKV
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import chain
+from radixlang.progress import doing
 from radixlang.runtime.models.config import ModelConfig, as_ids
 from radixlang.runtime.models.model import plan_for
 
@@ -227,7 +228,8 @@ def load_adapter(
     Raises:
         ModelFormatError: transformers cannot load it, or it is not served right through our plan.
     """
-    from transformers import AutoModelForCausalLM
+    with doing("importing transformers"):
+        from transformers import AutoModelForCausalLM
 
     try:
         with bars_at_a_terminal_only():
@@ -239,7 +241,8 @@ def load_adapter(
         raise ModelFormatError(
             f"{folder}: transformers cannot load this model ({type(error).__name__}: {error})"
         ) from error
-    return adapt(model.to(device), folder.name, context_length)
+    with doing(f"checking {folder.name} against transformers"):
+        return adapt(model.to(device), folder.name, context_length)
 
 
 def adapt(model: Any, name: str, context_length: int | None = None) -> TransformersModel:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 
 from radixlang.errors import ModelFormatError
-from radixlang.progress import each
+from radixlang.progress import doing, each
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.decoder import Decoder, DecoderLayer, TableEmbedding
 from radixlang.runtime.models.linear import DenseLinear, Linear, RmsNorm, TransposedLinear
@@ -191,7 +191,8 @@ def in_threads(
             first = pool.submit(outer)
             made = pool.map(layer, range(num_layers))
             layers = list(each(made, "loading layers", num_layers, "layer"))
-            return first.result(), layers
+            with doing("loading the embeddings"):
+                return first.result(), layers
     finally:
         # What a worker sets holds for all threads born later too, the engine's among them.
         torch.set_num_threads(num_threads)

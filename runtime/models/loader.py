@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from radixlang.errors import ModelFormatError, ParameterError
+from radixlang.progress import doing
 from radixlang.runtime.models.assemble import build_decoder
 from radixlang.runtime.models.config import (
     ModelConfig,
@@ -161,9 +162,10 @@ def _check_kv_dtype(kv_dtype: str, dtype: str, device: torch.device) -> None:
 
 
 def _from_gguf(path: Path, wanted: _Wanted) -> LoadedModel:
-    file = GgufFile(path)
-    config = gguf_config(file, dtype=wanted.dtype, context_length=wanted.context_length)
-    tokenizer = load_gguf_tokenizer(file)
+    with doing(f"reading {path.name} and its tokenizer"):
+        file = GgufFile(path)
+        config = gguf_config(file, dtype=wanted.dtype, context_length=wanted.context_length)
+        tokenizer = load_gguf_tokenizer(file)
     coarse = any(info.type_name not in ("F32", "F16", "BF16") for info in file.tensors.values())
     model, quantization = wanted.build(config, GgufWeights(file), path, coarse=coarse)
     file.release_pages()
@@ -211,13 +213,15 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _from_folder(folder: Path, wanted: _Wanted) -> LoadedModel:
-    from transformers import AutoConfig
+    with doing("importing transformers"):
+        from transformers import AutoConfig
 
     with _reading(folder / "config.json"):
         _check_depth(read_json(folder / "config.json"))
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
     defaults = read_json(folder / "generation_config.json")
-    tokenizer = load_folder_tokenizer(folder, as_ids(defaults.get("eos_token_id")))
+    with doing("reading the tokenizer"):
+        tokenizer = load_folder_tokenizer(folder, as_ids(defaults.get("eos_token_id")))
     sampling = {key: defaults[key] for key in _SAMPLING_KEYS if defaults.get(key) is not None}
     if config.get_text_config().model_type not in BY_NAME:
         return _adapted(folder, config, wanted, tokenizer, sampling)

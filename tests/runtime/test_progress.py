@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -69,6 +70,48 @@ def test_a_bar_follows_its_counter_from_where_it_is(
     assert future.result() == "there"
     assert "0/7" in shown
     assert "4/7" in shown
+
+
+def test_a_step_that_counts_nothing_is_told(
+    monkeypatch: pytest.MonkeyPatch, shown_on_terminal: Shown
+) -> None:
+    monkeypatch.setattr(progress, "DELAY_S", 0)
+    told = threading.Event()
+    plain = progress._kind_of_bar
+
+    def noted() -> Any:
+        told.set()
+        return plain()
+
+    monkeypatch.setattr(progress, "_kind_of_bar", noted)
+
+    def work() -> None:
+        with progress.doing("importing torch"):
+            assert told.wait(60)
+
+    assert "importing torch … 00:0" in shown_on_terminal(work)
+
+
+def test_a_step_is_not_told_elsewhere_nor_where_it_takes_no_time(
+    at_once: None, monkeypatch: pytest.MonkeyPatch, shown_on_terminal: Shown,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def work() -> None:
+        with progress.doing("importing torch"):
+            pass
+
+    work()
+    assert capfd.readouterr() == ("", "")
+    monkeypatch.setattr(progress, "DELAY_S", 60)
+    assert shown_on_terminal(work) == ""
+
+
+def test_an_error_in_a_step_is_raised(at_once: None, shown_on_terminal: Shown) -> None:
+    def work() -> None:
+        with pytest.raises(KeyError, match="mine"), progress.doing("importing torch"):
+            raise KeyError("mine")
+
+    shown_on_terminal(work)
 
 
 def test_bars_of_transformers_are_silenced_and_given_back() -> None:
