@@ -4,17 +4,13 @@ It knows JSON values and schemas. It knows no token.
 """
 
 __all__ = [
-    "formats",
+    "keywords",
     "lowering",
-    "negation",
     "patterns",
     "reading",
     "rewriting",
     "search",
-    "sequences",
-    "shapes",
     "strings",
     "types",
-    "unevaluated",
     "validation",
 ]

@@ -14,9 +14,10 @@ from radixlang.errors import (
     InvalidConstraintError,
     UnsupportedConstraintError,
 )
-from radixlang.runtime.constraints.schema.reading import Document, Place, parts
+from radixlang.runtime.constraints.schema.keywords.table import FORMS, RULES, TESTS
+from radixlang.runtime.constraints.schema.reading import Document, Place
 from radixlang.runtime.constraints.schema.rewriting import RefusedKeywordError, Rewriter
-from radixlang.runtime.constraints.schema.validation import checker
+from radixlang.runtime.constraints.schema.validation import Validator, checker
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def lower_schema(
         UnsupportedConstraintError: a keyword cannot be enforced.
     """
     try:
-        document = Document(_loaded(text))
+        document = Document(_loaded(text), FORMS)
         options = _Options(whitespace, asserts_formats)
         return _lower(document, strict, options, error_of)
     except RecursionError:
@@ -91,7 +92,7 @@ def _lower(
     skipped: set[str] = set()
     while True:
         rewriter = Rewriter(
-            document, skipped, strict=strict, asserts_formats=options.asserts_formats
+            document, RULES, skipped, strict=strict, asserts_formats=options.asserts_formats
         )
         try:
             body = _body(rewriter, options)
@@ -112,7 +113,7 @@ def _lower(
 
 
 def _check(document: Document, options: _Options) -> Callable[[str], None]:
-    check = checker(document, asserts_formats=options.asserts_formats)
+    check = checker(Validator(document, TESTS, asserts_formats=options.asserts_formats))
 
     def check_text(text: str) -> None:
         try:
@@ -160,7 +161,7 @@ def _blame(rewriter: Rewriter, message: str) -> Exception:
     named = re.findall(r"'(\$?\w+)'|\"(\$?\w+)\"", message)
     wanted = [keyword for sign, keyword in _SIGNS if re.search(sign, message)]
     wanted += [n for pair in named for n in pair if n]
-    for place in _every(rewriter.document.root):
+    for place in _every(rewriter.document):
         for keyword in wanted:
             pointer = f"{place.pointer}/{keyword}"
             is_there = isinstance(place.schema, dict) and keyword in place.schema
@@ -180,10 +181,10 @@ def _empty(
     rewriter: Rewriter, message: str, error_of: Callable[[dict[str, Any]], str]
 ) -> InvalidConstraintError:
     """The innermost of the first schemas that allow nothing by themselves."""
-    for place in reversed(_every(rewriter.document.root)[:MAX_LOOKED_AT]):
+    for place in reversed(_every(rewriter.document)[:MAX_LOOKED_AT]):
         if isinstance(place.schema, bool):
             continue
-        own = Rewriter(rewriter.document, set(rewriter.skipped), strict=True)
+        own = Rewriter(rewriter.document, RULES, set(rewriter.skipped), strict=True)
         try:
             found = error_of({"json_schema": own.run(place)})
         except UnsupportedConstraintError:
@@ -198,10 +199,10 @@ def _no_value(pointer: str, message: str) -> InvalidConstraintError:
     return InvalidConstraintError(f"#{pointer}: no value can satisfy the JSON schema here: {why}")
 
 
-def _every(place: Place) -> list[Place]:
-    found, todo = [], [place]
+def _every(document: Document) -> list[Place]:
+    found, todo = [], [document.root]
     while todo:
         current = todo.pop(0)
         found.append(current)
-        todo.extend(parts(current))
+        todo.extend(document.parts(current))
     return found

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote, urldefrag, urljoin
 
 from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
-from radixlang.runtime.constraints.schema.shapes import (
-    ONE_SCHEMA,
-    SCHEMA_LISTS,
-    SCHEMA_MAPS,
-    check_shapes,
-    escape,
-)
 
 ALL_TYPES = frozenset(["null", "boolean", "integer", "fraction", "string", "array", "object"])
 MAX_DEPTH = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the value of a keyword must look like.
+
+    Args:
+        fits: whether a value does.
+        words: what it must be, in words.
+        holds: where it has schemas: it is one, it is a list of them, it has them by name.
+    """
+
+    fits: Callable[[Any], bool]
+    words: str
+    holds: tuple[Literal["itself", "items", "names"], ...] = ()
+
+
+def escape(step: str) -> str:
+    """One step of a JSON pointer."""
+    return step.replace("~", "~0").replace("/", "~1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +62,18 @@ class Place:
 class Document:
     """A root schema with every identifier and anchor in it.
 
+    Args:
+        root: the schema.
+        forms: what the values of keywords must look like.
+
     Raises:
         InvalidConstraintError: a keyword has a value that it cannot have.
         UnsupportedConstraintError: it is nested too deeply.
     """
 
-    def __init__(self, root: Any) -> None:
-        check_shapes(root, "")
+    def __init__(self, root: Any, forms: Mapping[str, Form]) -> None:
+        self._forms = forms
+        self._check_forms(root, "")
         self.root = Place(root, "", _identifier(root))
         self.ignores_siblings = _is_old(root)
         self.resources: dict[str, Place] = {"": self.root, _identifier(root): self.root}
@@ -68,11 +86,11 @@ class Document:
             raise UnsupportedConstraintError(
                 f"the JSON schema is nested more than {MAX_DEPTH} deep at {place.pointer[:80]}…"
             )
-        check_shapes(place.schema, place.pointer)
+        self._check_forms(place.schema, place.pointer)
         self._checked.add(place.pointer)
         if isinstance(place.schema, dict):
             self._name(place)
-        for part in parts(place):
+        for part in self.parts(place):
             self._index(part, depth + 1)
 
     def _name(self, place: Place) -> None:
@@ -94,9 +112,35 @@ class Document:
         if place.pointer in self._checked:
             return
         self._checked.add(place.pointer)
-        check_shapes(place.schema, place.pointer)
-        for part in parts(place):
+        self._check_forms(place.schema, place.pointer)
+        for part in self.parts(place):
             self._check(part)
+
+    def _check_forms(self, schema: Any, pointer: str) -> None:
+        if isinstance(schema, bool):
+            return
+        if not isinstance(schema, dict):
+            raise InvalidConstraintError(
+                f"#{pointer}: a schema is an object or a boolean, not {schema!r:.60}"
+            )
+        for keyword, value in schema.items():
+            form = self._forms.get(keyword)
+            if form is not None and not form.fits(value):
+                raise InvalidConstraintError(
+                    f"#{pointer}/{escape(keyword)}: {value!r:.60} is not {form.words}"
+                )
+
+    def parts(self, place: Place) -> Iterator[Place]:
+        """Every subschema directly inside a schema."""
+        for keyword, value in place.schema.items() if isinstance(place.schema, dict) else ():
+            holds = self._forms[keyword].holds if keyword in self._forms else ()
+            if isinstance(value, list) and "items" in holds:
+                yield from (place.at(keyword, index) for index in range(len(value)))
+            elif isinstance(value, dict) and "names" in holds:
+                named = (name for name, part in value.items() if not isinstance(part, list))
+                yield from (place.at(keyword, name) for name in named)
+            elif isinstance(value, dict | bool) and "itself" in holds:
+                yield place.at(keyword)
 
     def resolve(self, place: Place, reference: str, keyword: str = "$ref") -> Place:
         """The place that a reference means.
@@ -124,23 +168,6 @@ class Document:
             raise InvalidConstraintError(f"#{where}: {reference!r} points to no schema")
         self._check(found)
         return found
-
-
-def parts(place: Place) -> Iterator[Place]:
-    """Every subschema directly inside a schema."""
-    schema = place.schema
-    if not isinstance(schema, dict):
-        return
-    for keyword in ONE_SCHEMA:
-        if keyword in schema and not isinstance(schema[keyword], list):
-            yield place.at(keyword)
-    for keyword in SCHEMA_LISTS:
-        if isinstance(schema.get(keyword), list):
-            yield from (place.at(keyword, index) for index in range(len(schema[keyword])))
-    for keyword in SCHEMA_MAPS:
-        for name, value in schema.get(keyword, {}).items():
-            if keyword != "dependencies" or not isinstance(value, list):
-                yield place.at(keyword, name)
 
 
 def _joined(base: str, reference: str) -> str:

@@ -7,8 +7,11 @@ from typing import Any
 
 from radixlang.errors import ConstraintError
 from radixlang.runtime.constraints.schema.reading import ALL_TYPES, Document, Place
-from radixlang.runtime.constraints.schema.shapes import TYPE_SETS
 
+TYPE_SETS = {
+    "null": {"null"}, "boolean": {"boolean"}, "integer": {"integer"}, "string": {"string"},
+    "number": {"integer", "fraction"}, "array": {"array"}, "object": {"object"},
+}  # fmt: skip
 MAX_LOOK = 12  # references and branches followed before nothing more is claimed
 
 

@@ -12,7 +12,7 @@ import pytest
 from radixlang.constraints.specs import JsonSchema, match
 from radixlang.errors import InvalidConstraintError
 from radixlang.runtime.constraints.matcher import byte_constraint
-from radixlang.runtime.constraints.schema.formats import FORMATS, conforms
+from radixlang.runtime.constraints.schema.keywords.formats import FORMATS, conforms
 
 CHECKER = jsonschema.Draft202012Validator.FORMAT_CHECKER
 OF_STRINGS = [name for name, found in FORMATS.items() if not found.says_nothing_of_strings]

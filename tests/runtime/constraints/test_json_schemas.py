@@ -12,6 +12,7 @@ import pytest
 from radixlang.constraints.specs import JsonSchema, match
 from radixlang.errors import ConstraintError, InvalidConstraintError, UnsupportedConstraintError
 from radixlang.runtime.constraints.matcher import byte_constraint
+from radixlang.runtime.constraints.schema.keywords.table import KEYWORDS
 from radixlang.runtime.constraints.schema.lowering import lower_schema
 
 VALUES: list[Any] = [
@@ -308,3 +309,33 @@ def test_digits_of_integers_are_bounded(schema: Any) -> None:
     found = match(schema, "9" * 40)
     assert (found.status, found.position) == ("rejected", 18)
     assert match({**schema, "maximum": 20, "type": "integer"}, "20")
+
+
+def test_a_keyword_that_is_written_for_masks_can_be_checked_after_the_fact() -> None:
+    """What strict=False leaves out is looked at in the finished text."""
+    unchecked = {name for name, keyword in KEYWORDS.items() if keyword.write and not keyword.test}
+    assert unchecked == {"$recursiveRef"}
+    silent = {name for name, keyword in KEYWORDS.items() if keyword.refuses and not keyword.write}
+    assert not silent
+
+
+@pytest.mark.parametrize(
+    ("names", "accepted", "rejected"),
+    [
+        ({"pattern": "^a", "maxLength": 2}, ["a", "ab"], ["abc", "b", ""]),
+        ({"pattern": "b", "minLength": 3}, ["abc", "xxb"], ["b", "aaa"]),
+        ({"format": "date"}, ["2024-02-29"], ["2023-02-29", "today"]),
+        ({"minLength": 1, "maxLength": 1}, ["a", "é", "\n"], ["", "ab"]),
+        ({"type": "string", "enum": ["a", "b"]}, ["a", "b"], ["c"]),
+        ({"$ref": "#/$defs/k"}, ["x", "y"], ["z"]),
+    ],
+)
+def test_names_are_held_to_all_that_is_said_of_them(
+    names: Any, accepted: list[str], rejected: list[str]
+) -> None:
+    schema = {"type": "object", "propertyNames": names, "additionalProperties": {"type": "null"},
+              "$defs": {"k": {"enum": ["x", "y"]}}}  # fmt: skip
+    for right, texts in ((True, accepted), (False, rejected)):
+        for name in texts:
+            assert bool(match(schema, json.dumps({name: None}, ensure_ascii=False))) == right, name
+            assert not match(schema, json.dumps({name: 1}, ensure_ascii=False))

@@ -8,19 +8,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import llguidance
 
 from radixlang.constraints import text_patterns
 from radixlang.errors import ConstraintError, UnsupportedConstraintError
 from radixlang.runtime.constraints.grammar.ecma_regex import read_ecma
-from radixlang.runtime.constraints.schema.patterns import engine_regex, engine_regexes
-from radixlang.runtime.constraints.schema.reading import Place
+from radixlang.runtime.constraints.schema.patterns import engine_regex
 from radixlang.runtime.constraints.schema.search import byte_vocabulary, occurs
-
-if TYPE_CHECKING:
-    from radixlang.runtime.constraints.schema.rewriting import Rewriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +35,7 @@ class Format:
 
     @property
     def says_nothing_of_strings(self) -> bool:
+        """Whether every string is of it."""
         return self.pattern is None and not self.is_native
 
 
@@ -99,28 +96,6 @@ FORMATS: dict[str, Format] = {
 }  # fmt: skip
 
 
-def rewrite_format(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
-    """Add keywords that assert a format; returns schemas that must hold as well.
-
-    Raises:
-        RefusedKeywordError: a format that is not known.
-    """
-    name = place.schema["format"]
-    found, types = FORMATS.get(name), rewriter.knowledge.types(place)
-    if found is None:
-        if "string" in types:
-            raise rewriter.refuse(place, "format", f"the format {name!r} is not known here")
-        return []
-    if types & {"integer", "fraction"}:
-        out |= _narrowed(dict(found.bounds), out)
-    if "string" not in types or found.says_nothing_of_strings:
-        return []
-    if found.pattern is None:
-        out["format"] = name
-        return []
-    return [{"pattern": regex} for regex in engine_regexes(found.pattern)]
-
-
 def negated_format(name: str) -> dict[str, Any] | None:
     """Strings that are not of a format; None where there are none, or where a format of numbers
     says nothing of strings.
@@ -169,9 +144,3 @@ def _is_native(name: str, text: str) -> bool:
 def _native(name: str) -> llguidance.LLMatcher:
     schema = {"type": "string", "format": name}
     return byte_vocabulary().matcher(json.dumps({"grammars": [{"json_schema": schema}]}))
-
-
-def _narrowed(bounds: dict[str, int], out: dict[str, Any]) -> dict[str, Any]:
-    """Bounds of a format where the schema itself has none on that side."""
-    taken = {"minimum": {"minimum", "exclusiveMinimum"}, "maximum": {"maximum", "exclusiveMaximum"}}
-    return {side: value for side, value in bounds.items() if not taken[side] & out.keys()}

@@ -10,15 +10,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from radixlang.runtime.constraints.schema.patterns import engine_regex
 from radixlang.runtime.constraints.schema.reading import ALL_TYPES, Place
-
-if TYPE_CHECKING:
-    from radixlang.runtime.constraints.schema.rewriting import Rewriter
+from radixlang.runtime.constraints.schema.rewriting import Rewriter, all_of, any_of
 
 MAX_CASES = 64
 MAX_DEPTH = 12
+
+
+def write_unevaluated(rewriter: Rewriter, place: Place, keyword: str) -> list[Any]:
+    """A choice of the cases, each with the keyword said as an ordinary one.
+
+    Raises:
+        RefusedKeywordError: there are too many cases, or one cannot be told.
+    """
+    if place.schema[keyword] in (True, {}):
+        return []
+    with rewriter.blaming(place, keyword):
+        cases = Cases(rewriter, place, keyword).schemas()
+    return [any_of([case for case in cases if case is not False])]
 
 
 @dataclass(slots=True)
@@ -54,7 +66,7 @@ class Cases:
 
     def _schema(self, case: Case) -> Any:
         if case.is_all:
-            return self.rewriter.all_of(case.holds)
+            return all_of(case.holds)
         rest = self.rewriter.schema(self.place.at(self.keyword))
         if self.is_items:
             own: dict[str, Any] = {"items": rest}
@@ -66,11 +78,10 @@ class Cases:
                 "additionalProperties": rest,
             }
             if case.patterns:
-                own["patternProperties"] = {
-                    self.rewriter.name_pattern(self.place, self.keyword, source): True
-                    for source in sorted(case.patterns)
-                }
-        return self.rewriter.all_of([*case.holds, own])
+                with self.rewriter.naming(self.place, self.keyword):
+                    regexes = map(engine_regex, sorted(case.patterns))
+                    own["patternProperties"] = dict.fromkeys(regexes, True)
+        return all_of([*case.holds, own])
 
     def cases(self, place: Place, depth: int) -> Iterator[Case]:
         """The cases of a schema that holds at the same place of the value."""
@@ -150,10 +161,10 @@ class Cases:
         found: list[Case] = []
         holds = [test, place.at("then")] if "then" in place.schema else [test]
         found.extend(self._together(tuple(holds), depth))
-        fails = self.rewriter.negation.of(test, ALL_TYPES)
+        fails = self.rewriter.complement(test, ALL_TYPES)
         if fails:
             other = (place.at("else"),) if "else" in place.schema else ()
-            unmet = Case([self.rewriter.any_of(fails)])
+            unmet = Case([any_of(fails)])
             found.extend(unmet + case for case in self._together(other, depth))
         return found
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from itertools import permutations
 from math import perm
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from radixlang.runtime.constraints.schema.negation import ASSERTS
 from radixlang.runtime.constraints.schema.reading import Place
-from radixlang.runtime.constraints.schema.types import MAX_LOOK, equal
-from radixlang.runtime.constraints.schema.validation import Validator
-
-if TYPE_CHECKING:
-    from radixlang.runtime.constraints.schema.rewriting import Rewriter
+from radixlang.runtime.constraints.schema.rewriting import Rewriter, any_of
+from radixlang.runtime.constraints.schema.types import (
+    MAX_LOOK,
+    declared_types,
+    equal,
+    type_of,
+)
 
 MAX_SEQUENCES = 400
 
@@ -44,7 +45,7 @@ def unique_sequences(rewriter: Rewriter, place: Place) -> list[Any]:
     ways = [_sequence(way) for way in permutations(values, most)]
     rewriter.count(place, len(ways))
     is_possible = schema.get("minItems", 0) <= most
-    return [rewriter.any_of([*(ways if is_possible else ()), *rewriter.not_arrays(place)])]
+    return [any_of([*(ways if is_possible else ()), *not_arrays(rewriter, place)])]
 
 
 def says_items(rewriter: Rewriter, place: Place) -> bool:
@@ -74,15 +75,37 @@ def _listed(rewriter: Rewriter, place: Place) -> tuple[list[Any] | None, bool]:
         return None, False
     is_all = _only_lists(rewriter, items)
     if is_all:
-        values = [v for v in values if Validator(rewriter.document).is_valid(items, v)]
+        values = [v for v in values if _is_listed(rewriter, items, v)]
     return [v for i, v in enumerate(values) if not any(equal(v, w) for w in values[:i])], is_all
 
 
 def _only_lists(rewriter: Rewriter, place: Place, look: int = MAX_LOOK) -> bool:
     """Whether a schema says nothing but types, values, and where more of the kind stands."""
     place = rewriter.knowledge.meant(place)
-    asserted = ASSERTS.keys() & place.schema
+    asserted = rewriter.rules.refuses.keys() & place.schema
     if look == 0 or not asserted <= {"type", "enum", "const", "$ref"}:
         return False
     target = rewriter.knowledge.follow(place)
     return target is None or _only_lists(rewriter, target, look - 1)
+
+
+def _is_listed(rewriter: Rewriter, place: Place, value: Any) -> bool:
+    """Whether a schema of which `_only_lists` is true allows a value."""
+    place = rewriter.knowledge.meant(place)
+    schema = place.schema
+    lists = [[schema["const"]]] if "const" in schema else []
+    lists += [schema["enum"]] if "enum" in schema else []
+    if type_of(value) not in declared_types(place):
+        return False
+    if not all(any(equal(value, other) for other in listed) for listed in lists):
+        return False
+    target = rewriter.knowledge.follow(place)
+    return target is None or _is_listed(rewriter, target, value)
+
+
+def not_arrays(rewriter: Rewriter, place: Place) -> list[Any]:
+    """What a schema allows beside arrays, as far as it is known."""
+    others = sorted(rewriter.knowledge.types(place) - {"array", "fraction", "integer"})
+    numbers = rewriter.knowledge.types(place) & {"fraction", "integer"}
+    names = [*others, *(["number"] if "fraction" in numbers else sorted(numbers))]
+    return [{"type": names}] if names else []

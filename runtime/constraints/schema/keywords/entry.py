@@ -1,0 +1,105 @@
+"""What an entry of the table of keywords holds, and the forms that values of keywords take."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from radixlang.runtime.constraints.schema.reading import Form
+from radixlang.runtime.constraints.schema.rewriting import Complement, Writing
+from radixlang.runtime.constraints.schema.types import TYPE_SETS
+from radixlang.runtime.constraints.schema.validation import Test
+
+
+@dataclass(frozen=True, slots=True)
+class Keyword:
+    """Everything that is known of one keyword.
+
+    Args:
+        form: what its value must look like.
+        refuses: the types of values that it can refuse; none for a keyword that says nothing
+            by itself.
+        write: adds to what is written for the engine, and returns what must hold as well.
+        when_skipped: what is written where strict=False leaves it out.
+        complement: the values that it refuses, as schemas; None where masks cannot say them.
+        test: whether a finished value satisfies it.
+        is_late: the test looks at what other keywords evaluated.
+    """
+
+    form: Form
+    refuses: frozenset[str] = frozenset()
+    write: Writing | None = None
+    when_skipped: Writing | None = None
+    complement: Complement | None = None
+    test: Test | None = None
+    is_late: bool = False
+
+
+NUMBERS = frozenset(["integer", "fraction"])
+STRINGS, ARRAYS, OBJECTS = frozenset(["string"]), frozenset(["array"]), frozenset(["object"])
+
+
+def _is_number(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max  # false for NaN as well
+
+
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and value >= 0 and value == int(value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, dict | bool)
+
+
+def _is_type(value: Any) -> bool:
+    return all(
+        _is_text(v) and v in TYPE_SETS for v in (value if isinstance(value, list) else [value])
+    )
+
+
+def _is_map_of_names(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_names, value.values()))
+
+
+def _is_dependencies(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        _is_names(v) for v in value.values() if isinstance(v, list)
+    )
+
+
+def _is_bound(value: Any) -> bool:  # draft 4 has a flag there
+    return isinstance(value, bool) or _is_number(value)
+
+
+ANY = Form(lambda _: True, "")
+NUMBER = Form(_is_number, "a number, or too large for one")
+BOUND = Form(_is_bound, NUMBER.words)
+DIVISOR = Form(lambda v: _is_number(v) and v > 0, "a number above 0")
+COUNT = Form(_is_count, "a whole number of 0 or more")
+TEXT = Form(_is_text, "a text")
+FLAG = Form(lambda v: isinstance(v, bool), "a boolean")
+TYPE = Form(_is_type, "a type of JSON or a list of them")
+VALUES = Form(lambda v: isinstance(v, list), "a list of values")
+NAMES = Form(_is_names, "a list of names")
+NAMES_BY_NAME = Form(_is_map_of_names, "an object of lists of names")
+SCHEMA = Form(_is_schema, "a schema, which is an object or a boolean", ("itself",))
+SCHEMAS = Form(
+    lambda v: isinstance(v, list) and len(v) > 0, "a list of one schema or more", ("items",)
+)
+PREFIX = Form(lambda v: isinstance(v, list), "a list of schemas", ("items",))
+SCHEMA_OR_SCHEMAS = Form(
+    lambda v: _is_schema(v) or isinstance(v, list), "a schema or a list of schemas",
+    ("itself", "items"),
+)  # fmt: skip
+SCHEMAS_BY_NAME = Form(lambda v: isinstance(v, dict), "an object of schemas", ("names",))
+DEPENDENCIES = Form(_is_dependencies, "an object of schemas or lists of names", ("names",))

@@ -1,0 +1,89 @@
+"""`pattern`, `format` and the length of strings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from radixlang.runtime.constraints.schema.keywords.counts import count_keywords
+from radixlang.runtime.constraints.schema.keywords.entry import STRINGS, TEXT, Keyword
+from radixlang.runtime.constraints.schema.keywords.formats import (
+    FORMATS,
+    conforms,
+    negated_format,
+)
+from radixlang.runtime.constraints.schema.patterns import engine_regex, engine_regexes
+from radixlang.runtime.constraints.schema.reading import Place
+from radixlang.runtime.constraints.schema.rewriting import Rewriter
+from radixlang.runtime.constraints.schema.search import occurs
+from radixlang.runtime.constraints.schema.validation import Evaluated, Validator
+
+
+def _hold(regexes: tuple[str, ...], out: dict[str, Any]) -> list[Any]:
+    """Regexes of which all must hold; the first goes where the type is, if it is free."""
+    others = list(regexes)
+    if "pattern" not in out:
+        out["pattern"] = others.pop(0)
+    return [{"pattern": regex} for regex in others]
+
+
+def _write_pattern(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+    with rewriter.naming(place, "pattern"):
+        return _hold(engine_regexes(place.schema["pattern"]), out)
+
+
+def _other_texts(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Any]:
+    with rewriter.naming(place, "pattern"):
+        regex = engine_regex(place.schema["pattern"], complement=True)
+    yield {"type": "string", "pattern": regex}
+
+
+def _occurs(validator: Validator, place: Place, value: Any, seen: Evaluated) -> bool:
+    return occurs(place.schema["pattern"], value)
+
+
+def _write_format(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+    if not rewriter.asserts_formats:
+        return []
+    name, types = place.schema["format"], rewriter.knowledge.types(place)
+    found = FORMATS.get(name)
+    if found is None:
+        if "string" in types:
+            raise rewriter.refuse(place, "format", f"the format {name!r} is not known here")
+        return []
+    if types & {"integer", "fraction"}:
+        out |= _narrowed(dict(found.bounds), out)
+    if "string" not in types:
+        return []
+    if found.is_native:
+        out["format"] = name
+    if found.pattern is None:
+        return []
+    with rewriter.naming(place, "format"):
+        return _hold(engine_regexes(found.pattern), out)
+
+
+def _narrowed(bounds: dict[str, int], out: dict[str, Any]) -> dict[str, Any]:
+    """Bounds of a format where the schema itself has none on that side."""
+    taken = {"minimum": {"minimum", "exclusiveMinimum"}, "maximum": {"maximum", "exclusiveMaximum"}}
+    return {side: value for side, value in bounds.items() if not taken[side] & out.keys()}
+
+
+def _not_of_format(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Any]:
+    if not rewriter.asserts_formats:
+        return
+    with rewriter.naming(place, "format"):
+        found = negated_format(place.schema["format"])
+    if found is not None:
+        yield found
+
+
+def _conforms(validator: Validator, place: Place, value: Any, seen: Evaluated) -> bool:
+    return not validator.asserts_formats or conforms(place.schema["format"], value)
+
+
+KEYWORDS = {
+    **count_keywords("Length", "string"),
+    "pattern": Keyword(TEXT, STRINGS, _write_pattern, None, _other_texts, _occurs),
+    "format": Keyword(TEXT, STRINGS, _write_format, None, _not_of_format, _conforms),
+}
