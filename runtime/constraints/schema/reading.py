@@ -20,12 +20,13 @@ class Form:
     Args:
         fits: whether a value does.
         words: what it must be, in words.
-        holds: where it has schemas: it is one, it is a list of them, it has them by name.
+        holds: where it has schemas: it is one, it is a list of them, it has them by name, or lists
+            of names among them.
     """
 
     fits: Callable[[Any], bool]
     words: str
-    holds: tuple[Literal["itself", "items", "names"], ...] = ()
+    holds: tuple[Literal["itself", "items", "names", "lists of names"], ...] = ()
 
 
 def escape(step: str) -> str:
@@ -137,8 +138,10 @@ class Document:
             if isinstance(value, list) and "items" in holds:
                 yield from (place.at(keyword, index) for index in range(len(value)))
             elif isinstance(value, dict) and "names" in holds:
-                named = (name for name, part in value.items() if not isinstance(part, list))
-                yield from (place.at(keyword, name) for name in named)
+                has_lists = "lists of names" in holds
+                for name, part in value.items():
+                    if not (has_lists and isinstance(part, list)):
+                        yield place.at(keyword, name)
             elif isinstance(value, dict | bool) and "itself" in holds:
                 yield place.at(keyword)
 

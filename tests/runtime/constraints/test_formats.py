@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from radixlang.constraints.specs import JsonSchema, match
-from radixlang.errors import InvalidConstraintError
+from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
 from radixlang.runtime.constraints.matcher import byte_constraint
 from radixlang.runtime.constraints.schema.keywords.formats import FORMATS, conforms
 
@@ -93,6 +93,13 @@ def test_a_format_stands_with_a_pattern_and_its_complement_is_enforced() -> None
     assert not match(neither, '"2024-02-29"')
     with pytest.raises(InvalidConstraintError, match="no value"):
         match(JsonSchema.of(neither, formats="annotate"), '"x"')
+
+
+@pytest.mark.parametrize("name", ["time", "date-time", "uri", "uri-reference", "uri-template"])
+def test_a_format_of_which_masks_write_a_part_has_no_complement(name: str) -> None:
+    """A leap second is a time, though masks write none: it is not among what is no time."""
+    with pytest.raises(UnsupportedConstraintError, match=f"not of the format '{name}'"):
+        match({"type": "string", "not": {"format": name}}, '"x"')
 
 
 def test_strict_false_checks_the_formats_of_the_finished_text() -> None:

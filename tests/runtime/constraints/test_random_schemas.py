@@ -82,7 +82,10 @@ def test_samples_of_random_schemas_validate(compiler: Any, schema: Any, seed: in
     except ConstraintError:
         return  # a complement that is refused, or a schema that no value satisfies
     text = sample(compiled, seed)
-    jsonschema.validate(json.loads(text), schema, jsonschema.Draft202012Validator)
+    validator = jsonschema.Draft202012Validator
+    jsonschema.validate(
+        json.loads(text), schema, validator, format_checker=validator.FORMAT_CHECKER
+    )
 
 
 GARBAGE = st.text("start:|()[]{}*+?\"'/\\~.,%\n aAbB01!^$#<>=-&é", max_size=60)

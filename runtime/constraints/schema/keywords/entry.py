@@ -102,4 +102,6 @@ SCHEMA_OR_SCHEMAS = Form(
     ("itself", "items"),
 )  # fmt: skip
 SCHEMAS_BY_NAME = Form(lambda v: isinstance(v, dict), "an object of schemas", ("names",))
-DEPENDENCIES = Form(_is_dependencies, "an object of schemas or lists of names", ("names",))
+DEPENDENCIES = Form(
+    _is_dependencies, "an object of schemas or lists of names", ("names", "lists of names")
+)

@@ -26,11 +26,13 @@ class Format:
     Args:
         pattern: of strings, None where it is the engine's own or says nothing of them.
         is_native: the engine asserts it.
+        is_exact: the pattern takes all that is of the format, so that it has a complement.
         bounds: of numbers, by keyword.
     """
 
     pattern: str | None = None
     is_native: bool = False
+    is_exact: bool = True
     bounds: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -39,8 +41,8 @@ class Format:
         return self.pattern is None and not self.is_native
 
 
-def _of(body: str) -> Format:
-    return Format(f"^(?:{body})$")
+def _of(body: str, *, is_exact: bool = True) -> Format:
+    return Format(f"^(?:{body})$", is_exact=is_exact)
 
 
 _TIME = (  # RFC 3339 without leap seconds, which no clock of Python's takes
@@ -79,14 +81,15 @@ FORMATS: dict[str, Format] = {
         ("float", "double", "decimal", "password", "textarea", "text", "binary", "path",
          "json-string"), Format()),
     "date": _of(text_patterns.DATE),
-    "time": _of(_TIME),
-    "date-time": _of(f"{text_patterns.DATE}[Tt]{_TIME}"),
+    "time": _of(_TIME, is_exact=False),
+    "date-time": _of(f"{text_patterns.DATE}[Tt]{_TIME}", is_exact=False),
     "json-pointer": _of(_POINTER),
     "relative-json-pointer": _of(rf"(?:0|[1-9]\d*)(?:#|{_POINTER})"),
-    "uri-reference": _of(_references()[1]),
-    "iri": _of(_IRI),
-    "iri-reference": _of(_IRI_REFERENCE),
-    "uri-template": _of(rf"(?:{_LITERAL}|\{{[+#./;?&]?{_VARIABLE}(?:,{_VARIABLE})*\}})*"),
+    "uri-reference": _of(_references()[1], is_exact=False),
+    "iri": _of(_IRI, is_exact=False),
+    "iri-reference": _of(_IRI_REFERENCE, is_exact=False),
+    "uri-template": _of(
+        rf"(?:{_LITERAL}|\{{[+#./;?&]?{_VARIABLE}(?:,{_VARIABLE})*\}})*", is_exact=False),
     "byte": _of(text_patterns.BASE64),
     "base64": _of(text_patterns.BASE64),
     "base64url": _of(text_patterns.BASE64URL),
@@ -104,7 +107,7 @@ def negated_format(name: str) -> dict[str, Any] | None:
         UnsupportedConstraintError: masks cannot say it.
     """
     found = FORMATS.get(name)
-    if found is None or found.is_native or found.bounds:
+    if found is None or found.is_native or found.bounds or not found.is_exact:
         raise UnsupportedConstraintError(f"texts that are not of the format {name!r}")
     if found.pattern is None:
         return None

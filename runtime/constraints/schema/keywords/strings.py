@@ -33,6 +33,8 @@ def _write_pattern(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> lis
 
 
 def _other_texts(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Any]:
+    if "\\p" in place.schema["pattern"].lower():  # a newer Unicode has more of a property
+        raise rewriter.refuse(place, "pattern", "the complement of a property of Unicode")
     with rewriter.naming(place, "pattern"):
         regex = engine_regex(place.schema["pattern"], complement=True)
     yield {"type": "string", "pattern": regex}
