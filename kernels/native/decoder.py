@@ -1,0 +1,275 @@
+"""An 8-bit decoder whose layers run in one call: its weights packed, its shape in C structures."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from radixlang.kernels.native.library import Float, Int, Library, Long, Pointer
+
+LEVELS = 127.0  # the largest level
+ACTIVATIONS = ("silu", "gelu_tanh", "gelu")  # as numbered in ops.h
+KV_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # as numbered in simd.h
+STEP_ROWS = 16  # rows that a tile holds
+
+
+class Shape(ctypes.Structure):
+    """RlShape of ops.h."""
+
+    _fields_ = [
+        *((name, Long) for name in (
+            "num_heads", "num_kv_heads", "head_dim", "hidden_size", "intermediate_size",
+            "activation", "kv_dtype", "stream_block", "inner_block",
+        )),
+        ("norm_eps", Float),
+        ("unused", Float),
+    ]  # fmt: skip
+
+
+class _Rotation(ctypes.Structure):
+    _fields_ = [("width", Long), ("block", Long), ("signs", Pointer), ("rest", Pointer)]
+
+
+_WEIGHTS = ("qkv", "o", "gate_up", "down")
+_VECTORS = ("attn_gain", "qkv_bias", "qk_gain", "o_bias", "attn_post_gain", "mlp_gain",
+            "gate_up_bias", "down_bias", "mlp_post_gain")  # fmt: skip
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = [
+        *((name, Pointer) for name in (*_WEIGHTS, *_VECTORS)),
+        ("rope", Long),
+        ("window", Long),
+    ]
+
+
+class _Rope(ctypes.Structure):
+    _fields_ = [("inverse_freq", Pointer), ("num_turned", Long), ("factor", Float),
+                ("unused", Float)]  # fmt: skip
+
+
+class _Model(ctypes.Structure):
+    _fields_ = [
+        ("shape", Shape),
+        ("num_layers", Long),
+        ("layers", ctypes.POINTER(_Layer)),
+        ("ropes", ctypes.POINTER(_Rope)),
+        ("num_ropes", Long),
+        ("after_embed", ctypes.POINTER(_Rotation)),
+        ("head", Pointer),
+        ("head_gain", Pointer),
+        ("head_bias", Pointer),
+        ("attention_scale", Float),
+        ("attention_soft_cap", Float),
+        ("logit_soft_cap", Float),
+        ("unused", Float),
+    ]
+
+
+class Weight:
+    """An 8-bit weight packed for products.
+
+    Args:
+        levels: [out_features, in_features] int8 in [-127, 127].
+        scale: [out_features] float32, what a level is worth.
+    """
+
+    def __init__(self, library: Library, levels: Tensor, scale: Tensor) -> None:
+        if levels.dtype != torch.int8 or levels.dim() != 2 or scale.shape != levels.shape[:1]:
+            raise ValueError(
+                f"levels are {levels.dtype} {tuple(levels.shape)} and scales {tuple(scale.shape)}; "
+                "a weight needs int8 [out, in] and a scale for each row"
+            )
+        self.out_features, self.in_features = levels.shape
+        levels, scale = levels.contiguous(), (scale / LEVELS).float().contiguous()
+        new = library.function("rl_weight_new", Pointer, Pointer, Pointer, Long, Long)
+        self._free = library.function("rl_weight_free", None, Pointer)
+        self._product = library.function(
+            "rl_product", Int, Pointer, Pointer, Long, Pointer, Int
+        )  # fmt: skip
+        self.address = new(levels.data_ptr(), scale.data_ptr(), *levels.shape)
+        if not self.address:
+            raise MemoryError(f"no memory for a weight of {levels.numel()} bytes")
+        self.num_bytes = int(library.function("rl_weight_bytes", Long, Pointer)(self.address))
+
+    def __call__(self, levels: Tensor) -> Tensor:
+        """levels [num_tokens, in_features] int8 to [num_tokens, out_features] in float32.
+
+        The factor 1 / 127 of the levels is in it: a token's scale is then its largest size.
+        """
+        levels = levels.contiguous()
+        out = torch.empty((levels.shape[0], self.out_features))
+        rows, threads = levels.shape[0], torch.get_num_threads()
+        if self._product(self.address, levels.data_ptr(), rows, out.data_ptr(), threads):
+            raise MemoryError(f"no memory for a product of {rows} rows")
+        return out
+
+    def __del__(self) -> None:
+        if getattr(self, "address", None):
+            self._free(self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Weights of one layer; a gain or bias that the model has not is None.
+
+    `qkv` has the values' rows once more behind it, finer. `rope` is an index into the model's.
+    """
+
+    qkv: Weight
+    o: Weight
+    gate_up: Weight
+    down: Weight
+    attn_gain: Tensor | None = None
+    qkv_bias: Tensor | None = None
+    qk_gain: Tensor | None = None
+    o_bias: Tensor | None = None
+    attn_post_gain: Tensor | None = None
+    mlp_gain: Tensor | None = None
+    gate_up_bias: Tensor | None = None
+    down_bias: Tensor | None = None
+    mlp_post_gain: Tensor | None = None
+    rope: int = 0
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Radians a token [rotary_dim / 2], and the factor on cosine and sine."""
+
+    inverse_freq: Tensor
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """y = diag(signs) x, Hadamard transformed in blocks, then mixed across them by `rest`."""
+
+    signs: Tensor  # [width]
+    rest: Tensor  # [width / block, width / block]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The output head and what is before and behind it."""
+
+    weight: Weight
+    gain: Tensor | None = None
+    bias: Tensor | None = None
+    soft_cap: float | None = None
+
+
+class Transforms:
+    """Rotations of matrices [count, width] in float32, by additions in a fixed order."""
+
+    def __init__(self, library: Library) -> None:
+        self._rotate = library.function("rl_rotate", None, Pointer, Pointer, Long, Int)
+        self._hadamard = library.function("rl_hadamard", None, Pointer, Long, Long, Long, Int)
+
+    def rotated(self, rotation: Rotation, x: Tensor, threads: int) -> Tensor:
+        """x [..., width] times the rotation, as a new tensor."""
+        found = x.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+        described, kept = _rotation(rotation)
+        rows = found.numel() // described.width
+        self._rotate(ctypes.byref(described), found.data_ptr(), rows, threads)
+        del kept
+        return found
+
+    def hadamard(self, x: Tensor, block: int, threads: int) -> Tensor:
+        """x [..., width] times the orthonormal block Hadamard matrix, as a new tensor."""
+        found = x.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+        width = found.shape[-1]
+        self._hadamard(found.data_ptr(), found.numel() // width, width, block, threads)
+        return found
+
+
+class NativeDecoder:
+    """All layers of a decoder in one call of the library.
+
+    Args:
+        shape: of the model, as ops.h has it.
+        after_embed: rotation of embedded tokens, None where the stream is what was embedded.
+        attention: scale of the scores, and their soft cap or None.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        shape: Shape,
+        layers: Sequence[Layer],
+        ropes: Sequence[Rope],
+        head: Head,
+        *,
+        attention: tuple[float, float | None],
+        after_embed: Rotation | None = None,
+    ) -> None:
+        self._kept: list[Any] = [layers, head]  # what the structures point to
+        self._model = _Model(
+            shape=shape,
+            num_layers=len(layers),
+            layers=(_Layer * len(layers))(*map(self._layer, layers)),
+            ropes=(_Rope * len(ropes))(*map(self._rope, ropes)),
+            num_ropes=len(ropes),
+            head=head.weight.address,
+            head_gain=self._vector(head.gain),
+            head_bias=self._vector(head.bias),
+            attention_scale=attention[0],
+            attention_soft_cap=attention[1] or 0.0,
+            logit_soft_cap=head.soft_cap or 0.0,
+        )
+        if after_embed is not None:
+            rotation, tensors = _rotation(after_embed)
+            self._kept += [rotation, tensors]
+            self._model.after_embed = ctypes.pointer(rotation)
+        self._vocab_size = head.weight.out_features
+        self._step = library.function("rl_step", Int, Pointer, Pointer, Pointer, Pointer, Int)
+        self._logits = library.function("rl_logits", Int, Pointer, Pointer, Long, Pointer, Int)
+
+    def step(self, stream: Tensor, plan: int, layers: int) -> None:
+        """Run all layers over a plan's rows; keys and values go to their slots.
+
+        Args:
+            stream: embedded tokens [num_tokens, hidden_size], contiguous float32; left as the
+                residual stream.
+            plan: address of the rl_attention_plan.
+            layers: address of an array of rl_layer_kv, one a layer.
+        """
+        model, threads = ctypes.byref(self._model), torch.get_num_threads()
+        if self._step(model, plan, layers, stream.data_ptr(), threads):
+            raise MemoryError(f"no memory for a step of {stream.shape[0]} rows")
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [n, vocab_size] in float32 of rows of the residual stream [n, hidden_size]."""
+        hidden = hidden.contiguous()
+        out = torch.empty((hidden.shape[0], self._vocab_size))
+        model, threads = ctypes.byref(self._model), torch.get_num_threads()
+        if self._logits(model, hidden.data_ptr(), hidden.shape[0], out.data_ptr(), threads):
+            raise MemoryError(f"no memory for logits of {hidden.shape[0]} rows")
+        return out
+
+    def _vector(self, tensor: Tensor | None) -> int | None:
+        if tensor is None:
+            return None
+        kept = tensor.detach().float().contiguous()
+        self._kept.append(kept)
+        return kept.data_ptr()
+
+    def _layer(self, layer: Layer) -> _Layer:
+        weights = {name: getattr(layer, name).address for name in _WEIGHTS}
+        vectors = {name: self._vector(getattr(layer, name)) for name in _VECTORS}
+        return _Layer(rope=layer.rope, window=layer.window or 0, **weights, **vectors)
+
+    def _rope(self, rope: Rope) -> _Rope:
+        turned = rope.inverse_freq
+        return _Rope(self._vector(turned), len(turned), rope.factor, 0.0)
+
+
+def _rotation(rotation: Rotation) -> tuple[_Rotation, tuple[Tensor, Tensor]]:
+    signs, rest = rotation.signs.float().contiguous(), rotation.rest.float().contiguous()
+    block = len(signs) // len(rest)
+    return _Rotation(len(signs), block, signs.data_ptr(), rest.data_ptr()), (signs, rest)

@@ -1,0 +1,113 @@
+// Weights packed once, and a whole product for callers outside of a decoder.
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "products.h"
+#include "team.h"
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+namespace rl {
+namespace {
+
+constexpr std::size_t kHuge = 1 << 21;
+
+uint8_t* allocate(std::size_t bytes) {
+  void* memory = nullptr;
+  const std::size_t align = bytes >= 2 * kHuge ? kHuge : 4096;
+  if (posix_memalign(&memory, align, bytes)) throw std::bad_alloc();
+#if defined(__linux__)
+  if (align == kHuge) madvise(memory, bytes / kHuge * kHuge, MADV_HUGEPAGE);
+#endif
+  return static_cast<uint8_t*>(memory);
+}
+
+void pack_block(const Weight& weight, const int8_t* values, int64_t block) {
+  uint8_t* tile = weight.tiles + block * weight.steps * 1024;
+  const int64_t whole = weight.in / 4, columns = weight.out - 16 * block;
+  for (int64_t four = 0; four < weight.steps * 16; ++four, tile += 64)
+    for (int64_t column = 0; column < 16; ++column) {
+      uint32_t four_values = 0;
+      const int8_t* from = values + (16 * block + column) * weight.in + 4 * four;
+      if (column < columns && four < whole)
+        std::memcpy(&four_values, from, 4);
+      else if (column < columns && four == whole)
+        std::memcpy(&four_values, from, weight.in % 4);
+      four_values ^= 0x80808080u;
+      std::memcpy(tile + 4 * column, &four_values, 4);
+    }
+}
+
+void unpack_column(const Weight& weight, int64_t column, int8_t* values) {
+  const uint8_t* tile = weight.tiles + column / 16 * weight.steps * 1024 + column % 16 * 4;
+  for (int64_t i = 0; i < weight.in; ++i)
+    values[i] = static_cast<int8_t>(tile[i / 4 * 64 + i % 4] ^ 0x80);
+}
+
+}  // namespace
+
+void multiply(const Weight& weight, const Rows& rows, const Floats& out, int threads) {
+  const int64_t piece = blocks_a_piece(weight, rows.count, threads);
+  const int pieces = static_cast<int>((weight.blocks + piece - 1) / piece);
+  parallel_for(threads, pieces, [&](int item, int) {
+    const int64_t first = item * piece, last = first + piece;
+    multiply_blocks(weight, rows, out, first, last < weight.blocks ? last : weight.blocks);
+  });
+}
+
+}  // namespace rl
+
+extern "C" {
+
+// Packs levels [out, in] in [-127, 127] with a factor a row [out]; null without memory.
+rl::Weight* rl_weight_new(const int8_t* levels, const float* scale, int64_t out, int64_t in) try {
+  rl::Weight weight{out, in, (in + 63) / 64, (out + 15) / 16, nullptr, nullptr, 0};
+  const std::size_t tiles = weight.blocks * weight.steps * 1024;
+  const std::size_t scales = weight.blocks * 16 * sizeof(float);
+  weight.bytes = tiles + scales;
+  weight.tiles = rl::allocate(weight.bytes);
+  weight.scale = reinterpret_cast<float*>(weight.tiles + tiles);
+  std::memset(weight.scale, 0, scales);
+  std::memcpy(weight.scale, scale, out * sizeof(float));
+  for (int64_t block = 0; block < weight.blocks; ++block) rl::pack_block(weight, levels, block);
+  return new rl::Weight(weight);
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+void rl_weight_free(rl::Weight* weight) {
+  if (!weight) return;
+  std::free(weight->tiles);
+  delete weight;
+}
+
+int64_t rl_weight_bytes(const rl::Weight* weight) {
+  return static_cast<int64_t>(weight->bytes + sizeof(*weight));
+}
+
+// The levels [out, in] that were packed.
+void rl_weight_read(const rl::Weight* weight, int8_t* levels) {
+  for (int64_t column = 0; column < weight->out; ++column)
+    rl::unpack_column(*weight, column, levels + column * weight->in);
+}
+
+// out [rows, weight.out] = levels [rows, weight.in] times the weight. -1 without memory.
+int rl_product(const rl::Weight* weight, const int8_t* levels, int64_t rows, float* out,
+               int threads) try {
+  const int64_t stride = weight->steps * 64, in = weight->in;
+  int8_t* padded = rl::scratch<int8_t>(2, (rows + 16) * stride);
+  int32_t* sums = rl::scratch<int32_t>(3, rows);
+  for (int64_t row = 0; row < rows; ++row) {
+    std::memcpy(padded + row * stride, levels + row * in, in);
+    std::memset(padded + row * stride + in, 0, stride - in);
+  }
+  rl::sum_rows(padded, stride, in, rows, sums);
+  rl::multiply(*weight, {padded, stride, sums, rows}, {out, weight->out}, threads);
+  return 0;
+} catch (const std::bad_alloc&) {
+  return -1;
+}
+}
