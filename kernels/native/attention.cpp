@@ -213,8 +213,8 @@ class Tile {
       if (!any.any()) continue;
       const int32_t* slots = run.slots.data() + block * kBlock;
       load_keys(kv_, slots, any.first, any.last, run.has_quantized, staging_, zeros_, keys_);
-      const bool reads_pool =
-          rows_ <= kTile && !run.has_quantized && call_.width == plan_.head_dim;
+      const bool reads_pool = rows_ <= kTile && call_.layer.dtype == kBFloat16 &&
+                              !run.has_quantized && call_.width == plan_.head_dim;
       if (!reads_pool) load_values(kv_, slots, any.first, any.last, call_.width, values_);
       for (int row = 0; row < rows_; row += kTile) {
         const int count = std::min(kTile, rows_ - row);
@@ -254,21 +254,13 @@ class Tile {
     score_block<ROWS>(q_ + row * dim, dim, keys_, any.first / 16, (any.last + 15) / 16, scores_);
     for (int i = 0; i < ROWS; ++i)
       if (seen[i].any()) weigh(scores_ + i * kBlock, seen[i], call_.softmax, max + i, sum + i);
-    if (!pool_slots) {
-      weigh_values<ROWS>(scores_, seen, WideValues{values_, width}, result_, width);
-    } else if (call_.layer.dtype == kBFloat16) {
-      weigh_values<ROWS>(scores_, seen, pool_values<kBFloat16>(pool_slots), result_, width);
-    } else if (call_.layer.dtype == kFloat16) {
-      weigh_values<ROWS>(scores_, seen, pool_values<kFloat16>(pool_slots), result_, width);
+    if (pool_slots) {
+      const int64_t row_bytes = int64_t(plan_.num_kv_heads) * dim * bytes_of(kBFloat16);
+      const PoolValues<kBFloat16> values{kv_.at(call_.layer.v, 0), pool_slots, row_bytes};
+      weigh_values<ROWS>(scores_, seen, values, result_, width);
     } else {
-      weigh_values<ROWS>(scores_, seen, pool_values<kFloat32>(pool_slots), result_, width);
+      weigh_values<ROWS>(scores_, seen, WideValues{values_, width}, result_, width);
     }
-  }
-
-  template <int DTYPE>
-  PoolValues<DTYPE> pool_values(const int32_t* slots) const {
-    return {kv_.at(call_.layer.v, 0), slots,
-            int64_t(plan_.num_kv_heads) * plan_.head_dim * bytes_of(DTYPE)};
   }
 
   const Call& call_;

@@ -98,29 +98,49 @@ RL_INLINE void weigh(float* scores, Seen seen, Softmax softmax, float* max_out, 
   *sum_out = sum(total);
 }
 
-// out[r][16 v + lane]: weighted values of keys that each row sees, WIDE vectors of columns.
+// out[r][16 v + lane] += weighted values of keys [first, last); from zero where it is `fresh`.
+template <int ROWS, int WIDE, class B>
+RL_INLINE void add_values(const float* weights, int first, int last, const B& values, bool fresh,
+                          float* out, int width) {
+  F16 acc[ROWS][WIDE];
+  for (int r = 0; r < ROWS; ++r)
+    for (int v = 0; v < WIDE; ++v) acc[r][v] = fresh ? zero() : load(out + r * width + 16 * v);
+  multiply<ROWS, WIDE>(weights, kBlockKeys, first, last, values, acc);
+  for (int r = 0; r < ROWS; ++r)
+    for (int v = 0; v < WIDE; ++v) store(out + r * width + 16 * v, acc[r][v]);
+}
+
+// The keys that all rows see; where there are none, an empty range.
+template <int ROWS>
+RL_INLINE Seen seen_by_all(const Seen* seen) {
+  Seen all = seen[0];
+  for (int r = 1; r < ROWS; ++r) {
+    if (seen[r].first > all.first) all.first = seen[r].first;
+    if (seen[r].last < all.last) all.last = seen[r].last;
+  }
+  if (all.last < all.first) all.last = all.first;
+  return all;
+}
+
+// out[r][16 v + lane]: weighted values of the keys that each row sees, WIDE vectors of columns.
 template <int ROWS, int WIDE, class B>
 RL_INLINE void weigh_columns(const float* weights, const Seen* seen, const B& values, float* out,
                              int width) {
-  F16 acc[ROWS][WIDE];
-  int first = 0, last = kBlockKeys;  // what all rows see
-  for (int r = 0; r < ROWS; ++r) {
-    for (F16& x : acc[r]) x = zero();
-    if (seen[r].first > first) first = seen[r].first;
-    if (seen[r].last < last) last = seen[r].last;
+  const Seen all = seen_by_all<ROWS>(seen);
+  bool fresh = true;
+  for (int r = 0; r < ROWS; ++r) fresh &= seen[r].first == all.first || !seen[r].any();
+  for (int r = 0; !fresh && r < ROWS; ++r) {
+    const int last = seen[r].last < all.first ? seen[r].last : all.first;
+    add_values<1, WIDE>(weights + r * kBlockKeys, seen[r].first, last, values, true,
+                        out + r * width, width);
   }
-  if (last < first) last = first;
-  const auto alone = [&](int r, int from, int to) {
-    F16(&row)[1][WIDE] = reinterpret_cast<F16(&)[1][WIDE]>(acc[r]);
-    multiply<1, WIDE>(weights + r * kBlockKeys, kBlockKeys, from, to, values, row);
-  };
-  const auto least = [](int a, int b) { return a < b ? a : b; };
-  for (int r = 0; r < ROWS; ++r) alone(r, seen[r].first, least(first, seen[r].last));
-  multiply<ROWS, WIDE>(weights, kBlockKeys, first, last, values, acc);
-  for (int r = 0; r < ROWS; ++r)
-    alone(r, seen[r].first > last ? seen[r].first : last, seen[r].last);
-  for (int r = 0; r < ROWS; ++r)
-    for (int v = 0; v < WIDE; ++v) store(out + r * width + 16 * v, acc[r][v]);
+  add_values<ROWS, WIDE>(weights, all.first, all.last, values, fresh, out, width);
+  for (int r = 0; r < ROWS; ++r) {
+    const int first = seen[r].first > all.last ? seen[r].first : all.last;
+    if (first < seen[r].last)
+      add_values<1, WIDE>(weights + r * kBlockKeys, first, seen[r].last, values, false,
+                          out + r * width, width);
+  }
 }
 
 // The block's values, widened already, [64][width].
