@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from radixlang.kernels.attention import LayerKV
-from radixlang.kernels.batch import TreeBatch
-from radixlang.kernels.native.library import Float, Int, Library, Long, Pointer
+from radixlang.kernels.native.library import Float, Int, Library, Pointer
+from radixlang.kernels.plan.tree_batch import TreeBatch
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # as in simd.h
 
@@ -163,7 +163,9 @@ class NativeAttentionPlan:
 
     def _check_pool(self, kv: NativeKV) -> None:
         if kv.row_shape != self.kv_shape[1:]:
-            raise ValueError(f"the pool holds {kv.row_shape} a token; this plan {self.kv_shape[1:]}")
+            raise ValueError(
+                f"the pool holds {kv.row_shape} a token; this plan {self.kv_shape[1:]}"
+            )
         if self.has_quantized and not kv.has_quantized:
             raise ValueError("the batch has quantised segments, and this pool no int8 planes")
 

@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from radixlang.kernels.native.attention import NativeAttentionPlan
 from radixlang.kernels.native.library import Float, Int, Library, Long, Pointer
 
 LEVELS = 127.0  # the largest level
 ACTIVATIONS = ("silu", "gelu_tanh", "gelu")  # as numbered in ops.h
-KV_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # as numbered in simd.h
-STEP_ROWS = 16  # rows that a tile holds
 
 
 class Shape(ctypes.Structure):
@@ -24,7 +23,7 @@ class Shape(ctypes.Structure):
     _fields_ = [
         *((name, Long) for name in (
             "num_heads", "num_kv_heads", "head_dim", "hidden_size", "intermediate_size",
-            "activation", "kv_dtype", "stream_block", "inner_block",
+            "activation", "stream_block", "inner_block",
         )),
         ("norm_eps", Float),
         ("unused", Float),
@@ -230,17 +229,28 @@ class NativeDecoder:
         self._step = library.function("rl_step", Int, Pointer, Pointer, Pointer, Pointer, Int)
         self._logits = library.function("rl_logits", Int, Pointer, Pointer, Long, Pointer, Int)
 
-    def step(self, stream: Tensor, plan: int, layers: int) -> None:
+    def step(
+        self, stream: Tensor, plan: NativeAttentionPlan, pools: ctypes.Array[ctypes.Structure]
+    ) -> None:
         """Run all layers over a plan's rows; keys and values go to their slots.
 
         Args:
             stream: embedded tokens [num_tokens, hidden_size], contiguous float32; left as the
                 residual stream.
-            plan: address of the rl_attention_plan.
-            layers: address of an array of rl_layer_kv, one a layer.
+            pools: the structures of the layers' pools.
+
+        Raises:
+            ValueError: the stream has other rows than the plan.
+            MemoryError: there is none for the rows' intermediate values.
         """
+        expected = (plan.num_tokens, int(self._model.shape.hidden_size))
+        if stream.shape != expected or len(pools) != self._model.num_layers:
+            raise ValueError(
+                f"the stream is {tuple(stream.shape)} and there are {len(pools)} pools; this step "
+                f"needs {expected} and {self._model.num_layers}"
+            )
         model, threads = ctypes.byref(self._model), torch.get_num_threads()
-        if self._step(model, plan, layers, stream.data_ptr(), threads):
+        if self._step(model, plan.handle, pools, stream.data_ptr(), threads):
             raise MemoryError(f"no memory for a step of {stream.shape[0]} rows")
 
     def logits(self, hidden: Tensor) -> Tensor:

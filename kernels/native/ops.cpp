@@ -97,7 +97,6 @@ void turn_head(const RlShape& shape, const float* product, F16 scale, const floa
 void split_row(const RlShape& shape, const Product& product, const Angles& angles,
                const float* bias, const float* gain, int64_t row, const Heads& out) {
   const int64_t dim = shape.head_dim, turned = shape.num_heads + shape.num_kv_heads;
-  const int dtype = static_cast<int>(shape.kv_dtype);
   const float* data = product.data + row * product.stride;
   const F16 scale = set1(product.scale[row]);
   const int64_t slot = int64_t(out.slots[row]) * shape.num_kv_heads * dim;
@@ -111,7 +110,7 @@ void split_row(const RlShape& shape, const Product& product, const Angles& angle
       continue;
     }
     for (int64_t i = 0; i < dim; i += 16)
-      store_kv(dtype, out.k, slot + (head - shape.num_heads) * dim + i, load(x + i), dim - i);
+      store_kv(out.dtype, out.k, slot + (head - shape.num_heads) * dim + i, load(x + i), dim - i);
   }
   const int64_t width = shape.num_kv_heads * dim;
   const float* coarse = data + turned * dim;
@@ -119,7 +118,7 @@ void split_row(const RlShape& shape, const Product& product, const Angles& angle
     F16 value = mul(load_at(coarse, i, width), scale);
     value = add(value, mul(load_at(coarse + width, i, width), scale));
     if (bias) value = add(value, load_at(bias + turned * dim, i, width));
-    store_kv(dtype, out.v, slot + i, value, width - i);
+    store_kv(out.dtype, out.v, slot + i, value, width - i);
   }
 }
 

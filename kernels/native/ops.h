@@ -15,7 +15,6 @@ struct RlShape {
   int64_t hidden_size;
   int64_t intermediate_size;
   int64_t activation;
-  int64_t kv_dtype;      // rl::Dtype of the cache
   int64_t stream_block;  // before what reads the stream
   int64_t inner_block;   // before the down projection
   float norm_eps;
@@ -56,6 +55,7 @@ struct Heads {
   void* k;
   void* v;
   const int32_t* slots;  // of each row
+  int dtype;             // rl::Dtype of the pool
 };
 
 // Cosines, each twice, and sines as -s, s: [rows, head_dim] each.

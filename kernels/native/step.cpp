@@ -182,7 +182,8 @@ class Step {
     const int32_t* slots = rl_attention_new_slots(plan_);
     for_rows(threads, last - first, [&](int64_t from_row, int64_t to_row) {
       const int64_t row = first + from_row, turn = (layer.rope * num_rows_ + row) * dim;
-      const Heads heads{q_ + row * shape_.num_heads * dim, kv_[index].k, kv_[index].v, slots + row};
+      const Heads heads{q_ + row * shape_.num_heads * dim, kv_[index].k, kv_[index].v, slots + row,
+                        kv_[index].dtype};
       split_rows(shape_, from(qkv, from_row), {cosines_ + turn, sines_ + turn}, layer.qkv_bias,
                  layer.qk_gain, to_row - from_row, heads);
     });

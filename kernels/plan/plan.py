@@ -124,6 +124,15 @@ class AttentionPlan:
         if not self._is_on_host:  # where it is, both are the same memory
             self.host_positions += 1
 
+    def added_slots(self, step: int) -> NDArray[np.int64]:
+        """Slots [num_branches] in flat order that decode step `step` has added."""
+        ranked = self._extra[step]
+        if self.row_order is None:
+            return ranked
+        flat = np.empty_like(ranked)
+        flat[self.topology.branch_order] = ranked
+        return flat
+
     def tail_slots(self, rank: int) -> NDArray[np.int32]:
         """Slots of the private node of a branch with what decoding has added to it."""
         slots = self.topology.node_slots(int(self.topology.branch_node[rank]))

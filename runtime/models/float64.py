@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 
 from radixlang.errors import ParameterError
+from radixlang.kernels.native.decoder import Weight
 from radixlang.runtime.models.adapter import TransformersModel
 from radixlang.runtime.models.decoder import Decoder
 from radixlang.runtime.models.gguf.weights import BlockEmbedding
@@ -38,6 +39,7 @@ def in_float64(model: CausalModel) -> CausalModel:
         return _decoder(model)
     if isinstance(model, Int8Decoder):
         coarse = _decoder(model)
+        coarse._native = None
         coarse._ops = plain_ops(replace(model._ops.shape, kv_dtype="float64"))
         return coarse
     if isinstance(model, TransformersModel):
@@ -60,7 +62,7 @@ def _wide(part: Any) -> Any:
     """A part of a decoder with its tensors in float64; what has its own precision is wrapped."""
     if isinstance(part, torch.Tensor):
         return part.cpu().double() if part.is_floating_point() else part.cpu()
-    if isinstance(part, (Int8Product, BlockEmbedding, MethodType)):
+    if isinstance(part, (Int8Product, Weight, BlockEmbedding, MethodType)):
         return _Widened(part)
     if isinstance(part, (tuple, list)) and type(part) in (tuple, list):
         return type(part)(map(_wide, part))

@@ -32,6 +32,7 @@ from radixlang.runtime.models.locate import locate
 from radixlang.runtime.models.model import CausalModel, LoadedModel
 from radixlang.runtime.models.weights import SafetensorsFiles, StateDictWeights, WeightSource
 from radixlang.runtime.process.malloc import large_blocks_apart, release_code
+from radixlang.runtime.process.native_library import native_library
 from radixlang.runtime.process.onednn import bound_primitives
 from radixlang.runtime.process.openmp import leaves_no_team
 from radixlang.runtime.text.tokenizer import Tokenizer, TokenizerConfig
@@ -68,9 +69,9 @@ def load_model(
         quantization: "int8" holds the linear layers in 8 bits on a CPU; None keeps the
             checkpoint's own values in `dtype`; "auto" is "int8" for a GGUF file that is quantised
             already, of a family where that was measured to change next to nothing, else None.
-        kv_dtype: of keys and values in the cache. "auto" is `dtype`, but "bfloat16" beside 8-bit
-            weights on a CPU that multiplies bfloat16 tiles (AMX); "bfloat16" and "float16" can be
-            had beside float32 on any CPU, and take half the memory.
+        kv_dtype: of keys and values in the cache. "auto" is `dtype`, but "bfloat16" with 8-bit
+            weights where the native library runs them or the CPU multiplies bfloat16 tiles (AMX);
+            "bfloat16" and "float16" can be had with float32 on any CPU, and take half the memory.
         context_length: serve at most this many tokens.
 
     Raises:
@@ -115,17 +116,19 @@ class _Wanted:
             )
         auto = self.quantization == "auto" and coarse and config.family in MEASURED_FAMILIES
         is_int8 = self.quantization == "int8" or (auto and can_int8)
-        config = self.with_kv_dtype(config, is_int8=is_int8)
+        library = native_library() if is_int8 else None
+        config = self.with_kv_dtype(config, halves=is_int8 and (library is not None or has_amx()))
         if is_int8:
-            return build_int8_decoder(config, source, RowStore.of(path), compiled_ops), "int8"
+            store = RowStore.of(path)
+            return build_int8_decoder(config, source, store, compiled_ops, library), "int8"
         dtype = _DTYPES[self.dtype]
         return build_decoder(config, source, dtype=dtype, device=self.device), None
 
-    def with_kv_dtype(self, config: ModelConfig, *, is_int8: bool) -> ModelConfig:
-        """The configuration with the cache's dtype decided."""
+    def with_kv_dtype(self, config: ModelConfig, *, halves: bool) -> ModelConfig:
+        """The configuration with the cache's dtype decided; `halves`: bfloat16 by default."""
         chosen = self.kv_dtype
         if chosen == "auto":
-            chosen = "bfloat16" if is_int8 and has_amx() else self.dtype
+            chosen = "bfloat16" if halves else self.dtype
         return replace(config, kv_dtype=chosen)
 
 
@@ -248,7 +251,7 @@ def _adapted(
         )
     dtype = _DTYPES[wanted.dtype]
     adapter = load_adapter(folder, config, dtype, wanted.device, wanted.context_length)
-    adapter.config = wanted.with_kv_dtype(adapter.config, is_int8=False)
+    adapter.config = wanted.with_kv_dtype(adapter.config, halves=False)
     return LoadedModel(adapter, tokenizer, adapter.config, sampling)
 
 

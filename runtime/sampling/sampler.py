@@ -25,6 +25,7 @@ from radixlang.runtime.sampling.wide_rows import invert, likeliest, wide
 from radixlang.sampling_params import SamplingParams
 
 _HEALING = 2**32  # counter of the draw that heals a prompt, beyond any token's
+SERIAL_WIDTH = 16_384  # numbers that torch reduces on one thread whatever their company
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,18 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow], vocab_size: int) -> Samp
     return Sampled(ids, [bool(x) for x in finite], [bool(x) for x in allowed_list], logprobs)
 
 
+def log_normaliser(logits: Tensor) -> Tensor:
+    """Log of the sum of exponentials of every row, [n] of [n, width].
+
+    In pieces that torch sums on one thread: it splits a long row that is alone among its threads,
+    and the last bits would then depend on their number and on the row's company.
+    """
+    if logits.device.type != "cpu":
+        return logits.logsumexp(dim=1)
+    pieces = [piece.logsumexp(dim=1) for piece in logits.split(SERIAL_WIDTH, dim=1)]
+    return torch.stack(pieces, dim=1).logsumexp(dim=1)
+
+
 def target_logprobs(logits: Tensor, rows: Tensor, target_ids: Tensor) -> tuple[Tensor, Tensor]:
     """Log-probabilities of given tokens, and whether each is the likeliest of its row.
 
@@ -76,13 +89,13 @@ def target_logprobs(logits: Tensor, rows: Tensor, target_ids: Tensor) -> tuple[T
         rows: int64 [m], the row that each target is looked up in.
         target_ids: int64 [m].
     """
-    normaliser, best = logits.logsumexp(dim=1), logits.argmax(dim=1)
+    normaliser, best = log_normaliser(logits), logits.argmax(dim=1)
     return logits[rows, target_ids] - normaliser[rows], target_ids == best[rows]
 
 
 def row_logprob(logits: Tensor, token_id: int, num_top: int, vocab_size: int) -> TokenLogprob:
     """The record of one token under one row of logits [width]."""
-    normaliser = logits.logsumexp(dim=0)
+    normaliser = log_normaliser(logits[None])[0]
     top: tuple[tuple[int, float], ...] = ()
     if num_top:
         values, ids = logits[:vocab_size].topk(min(num_top, vocab_size))
@@ -256,7 +269,7 @@ def _logprobs(
     if len(asked) < len(rows):
         index = torch.tensor(asked, device=logits.device)
         part, ids = logits[index], token_ids[index]
-    normaliser = part.logsumexp(dim=1, keepdim=True)
+    normaliser = log_normaliser(part).unsqueeze(1)
     chosen = (part.gather(1, ids.unsqueeze(1)) - normaliser).squeeze(1).tolist()
     num_top = min(vocab_size, max(rows[i].params.top_logprobs for i in asked))
     tops = _tops(part[:, :vocab_size], normaliser, num_top) if num_top else [()] * len(asked)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from radixlang.kernels.native.decoder import Weight
+from radixlang.kernels.native.library import Library
 from radixlang.runtime.models.assemble import Assembler, in_threads
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.decoder import Embedding, TableEmbedding
@@ -13,9 +15,11 @@ from radixlang.runtime.models.int8.decoder import Int8Decoder, Int8Head, Int8Lay
 from radixlang.runtime.models.int8.linear import (
     Int8Product,
     Int8Rows,
+    Product,
     quantize_rows,
     warn_once_in_silence,
 )
+from radixlang.runtime.models.int8.native import NativeLayers, suits
 from radixlang.runtime.models.int8.ops import Int8Ops, OpsShape, plain_ops
 from radixlang.runtime.models.int8.rotation import BlockHadamard, ResidualRotation
 from radixlang.runtime.models.int8.weight_cache import RowStore
@@ -33,8 +37,11 @@ def build_int8_decoder(
     source: WeightSource,
     store: RowStore | None = None,
     make_ops: Callable[[OpsShape], Int8Ops] = plain_ops,
+    library: Library | None = None,
 ) -> Int8Decoder:
     """Assemble a decoder with 8-bit weights on the CPU.
+
+    With the native library its layers run in one call and `make_ops` is not asked.
 
     In exact arithmetic it computes what the checkpoint does. Families with norms after their
     sublayers (Gemma) keep their stream and gains: such a norm's gain does not commute with a
@@ -46,22 +53,33 @@ def build_int8_decoder(
         ModelFormatError: a tensor is missing or has another shape than the configuration says.
     """
     warn_once_in_silence()
-    folder = _Folder(config, source, store or RowStore(None))
+    if not suits(config):
+        library = None
+    folder = _Folder(config, source, store or RowStore(None), library)
     (embed, head), layers = in_threads(folder.outer, folder.layer, config.num_layers)
-    ops = make_ops(folder.shape(layers[0]))
-    return Int8Decoder(config, layers, embed, head, ops, after_embed=folder.after_embed)
+    shape = folder.shape(layers[0])
+    native = None
+    if library is not None:
+        native = NativeLayers(library, config, shape, layers, head, folder.rotation)
+    ops = (make_ops if native is None else plain_ops)(shape)
+    return Int8Decoder(
+        config, layers, embed, head, ops, after_embed=folder.after_embed, native=native
+    )
 
 
 class _Folder:
     """Folds norms and rotations into one model's weights."""
 
-    def __init__(self, config: ModelConfig, source: WeightSource, store: RowStore) -> None:
+    def __init__(
+        self, config: ModelConfig, source: WeightSource, store: RowStore, library: Library | None
+    ) -> None:
+        self._library = library
         self._config = config
         self._store = store
         self._source = source
         self._assembler = Assembler(config, source, torch.float32, torch.device("cpu"))
         hidden = config.hidden_size
-        self._residual = None if config.post_norms else ResidualRotation(hidden)
+        self.rotation = None if config.post_norms else ResidualRotation(hidden)
         self._stream = BlockHadamard(hidden, STREAM_BLOCK) if config.post_norms else None
         self._inner = BlockHadamard(config.intermediate_size)
         self._heads = BlockHadamard(config.head_dim)  # attention commutes with it
@@ -73,7 +91,7 @@ class _Folder:
     @property
     def after_embed(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
         """Embedded tokens are rotated when looked up: cheaper than rotating the whole table."""
-        return None if self._residual is None else self._residual.columns
+        return None if self.rotation is None else self.rotation.columns
 
     def shape(self, layer: Int8Layer) -> OpsShape:
         """What the ops of the model hang on, a layer being like another."""
@@ -104,7 +122,12 @@ class _Folder:
         tied = config.tie_embeddings or "head.weight" not in self._source
         rows = self._store.rows("head", lambda: self._head(embed if tied else self._table("head")))
         bias = self._assembler.bias("head", config.vocab_size)
-        return embed, Int8Head(Int8Product(rows, wide=True), self._gain("norm"), bias)
+        return embed, Int8Head(self._product(rows, wide=True), self._gain("norm"), bias)
+
+    def _product(self, rows: Int8Rows, *, wide: bool = False) -> Product:
+        if self._library is None:
+            return Int8Product(rows, wide=wide)
+        return Weight(self._library, *rows)
 
     def _head(self, table: Embedding) -> Int8Rows:
         # In ops: a large vocabulary's head in float32 would be the largest thing in memory.
@@ -143,7 +166,7 @@ class _Folder:
 
     def _gain(self, name: str) -> torch.Tensor | None:
         """Of a norm of the stream; it is in the weight behind it where the stream is rotated."""
-        if self._residual is not None:
+        if self.rotation is not None:
             return None
         return self._assembler.gain(name, self._config.hidden_size)
 
@@ -151,7 +174,7 @@ class _Folder:
         config = self._config
         return self._assembler.gain(name, config.hidden_size) if config.post_norms else None
 
-    def _qkv(self, prefix: str) -> Int8Product:
+    def _qkv(self, prefix: str) -> Product:
         fine, norm = self._value_rows, f"{prefix}.attn_norm"
         values = slice(*fine)
 
@@ -160,7 +183,7 @@ class _Folder:
             weight[values] = self._heads(weight[values].t().contiguous()).t()
             return quantize_rows(self._reads(weight, norm), fine)
 
-        return Int8Product(self._store.rows(f"{prefix}.qkv", fold))
+        return self._product(self._store.rows(f"{prefix}.qkv", fold))
 
     def _qkv_bias(self, prefix: str) -> torch.Tensor | None:
         bias, values = self._assembler.qkv_bias(prefix), slice(*self._value_rows)
@@ -168,7 +191,7 @@ class _Folder:
             bias[values] = self._heads(bias[None, values])[0]
         return bias
 
-    def _o(self, prefix: str) -> Int8Product:
+    def _o(self, prefix: str) -> Product:
         config, name = self._config, f"{prefix}.o"
         width = config.num_heads * config.head_dim
 
@@ -176,35 +199,35 @@ class _Folder:
             weight = self._assembler.matrix(name, config.hidden_size, width)
             return quantize_rows(self._writes(self._heads(weight)))
 
-        return Int8Product(self._store.rows(name, fold))
+        return self._product(self._store.rows(name, fold))
 
-    def _gate_up(self, prefix: str) -> Int8Product:
+    def _gate_up(self, prefix: str) -> Product:
         norm = f"{prefix}.mlp_norm"
 
         def fold() -> Int8Rows:
             return quantize_rows(self._reads(self._assembler.gate_up(prefix), norm))
 
-        return Int8Product(self._store.rows(f"{prefix}.gate_up", fold))
+        return self._product(self._store.rows(f"{prefix}.gate_up", fold))
 
-    def _down(self, prefix: str) -> Int8Product:
+    def _down(self, prefix: str) -> Product:
         config, name = self._config, f"{prefix}.down"
 
         def fold() -> Int8Rows:
             weight = self._assembler.matrix(name, config.hidden_size, config.intermediate_size)
             return quantize_rows(self._writes(self._inner(weight)))
 
-        return Int8Product(self._store.rows(name, fold))
+        return self._product(self._store.rows(name, fold))
 
     def _reads(self, weight: torch.Tensor, norm: str) -> torch.Tensor:
         """A weight that reads the stream through a norm."""
         if self._stream is not None:
             return self._stream(weight)
-        assert self._residual is not None
-        return self._residual.columns(weight * self._assembler.gain(norm, self._config.hidden_size))
+        assert self.rotation is not None
+        return self.rotation.columns(weight * self._assembler.gain(norm, self._config.hidden_size))
 
     def _writes(self, weight: torch.Tensor) -> torch.Tensor:
         """A weight that adds to the stream."""
-        return weight if self._residual is None else self._residual.rows(weight)
+        return weight if self.rotation is None else self.rotation.rows(weight)
 
     def _write_biases(self, prefix: str) -> Biases:
         """Of what adds to the stream: both are there or none, as one op serves both."""
@@ -213,6 +236,6 @@ class _Folder:
         if all(bias is None for bias in found):
             return None, None
         o, down = (torch.zeros(hidden) if bias is None else bias for bias in found)
-        if self._residual is None:
+        if self.rotation is None:
             return o, down
-        return self._residual.columns(o[None])[0], self._residual.columns(down[None])[0]
+        return self.rotation.columns(o[None])[0], self.rotation.columns(down[None])[0]

@@ -17,7 +17,8 @@ from torch import Tensor
 from radixlang.kernels.attention import attend_packed
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.decoder import Embedding, layer_options, scaled_rows, soft_capped
-from radixlang.runtime.models.int8.linear import Int8Product, whole_tiles
+from radixlang.runtime.models.int8.linear import Product, whole_tiles
+from radixlang.runtime.models.int8.native import NativeLayers
 from radixlang.runtime.models.int8.ops import Int8Ops, Levels
 from radixlang.runtime.models.rotary import Rotary
 
@@ -31,10 +32,10 @@ class Int8Layer:
     A gain of the stream is None where it is folded into the weight behind it.
     """
 
-    qkv: Int8Product
-    o: Int8Product
-    gate_up: Int8Product
-    down: Int8Product
+    qkv: Product
+    o: Product
+    gate_up: Product
+    down: Product
     attn_gain: Tensor | None = None
     qkv_bias: Tensor | None = None
     qk_gain: Tensor | None = None
@@ -50,7 +51,7 @@ class Int8Layer:
 class Int8Head:
     """The output head and what is before it."""
 
-    product: Int8Product
+    product: Product
     gain: Tensor | None
     bias: Tensor | None
 
@@ -63,6 +64,8 @@ class Int8Decoder:
         head: hidden_size to vocab_size.
         ops: all arithmetic but products and attention.
         after_embed: what turns embedded tokens into the stream that the layers read.
+        native: the same layers and head by the native library, where it is there; `ops` then
+            serve plans of other backends.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Int8Decoder:
         ops: Int8Ops,
         *,
         after_embed: Callable[[Tensor], Tensor] | None = None,
+        native: NativeLayers | None = None,
     ) -> None:
         self.device = torch.device("cpu")
         self.config = config
@@ -85,6 +89,7 @@ class Int8Decoder:
         self._options = layer_options(config)
         self._ops = ops
         self._after_embed = after_embed
+        self._native = native
         self._rotary = [Rotary(rope, config.head_dim, self.device) for rope in config.ropes]
 
     @property
@@ -98,6 +103,9 @@ class Int8Decoder:
     @torch.no_grad()
     def forward(self, input_ids: Tensor, positions: Tensor, plan: Any, kv: Any) -> Tensor:
         """See `Decoder.forward`."""
+        if self._native is not None and plan.backend.name == "cpu":
+            embedded = scaled_rows(self._embed, input_ids, self.config.embed_scale)
+            return self._native.forward(embedded, plan, kv)
         ops, layers = self._ops, self._layers
         num_tokens, positions = len(input_ids), _padded(positions)
         turns = [torch.view_as_real(rotary.at(positions)) for rotary in self._rotary]
@@ -119,6 +127,8 @@ class Int8Decoder:
     @torch.no_grad()
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Decoder.logits`."""
+        if self._native is not None:
+            return self._native.logits(hidden)
         levels, scale = self._ops.read(_padded(hidden), self._head.gain)
         logits: Tensor = self._head.product(levels)[: len(hidden)].mul_(scale[: len(hidden)])
         if self._head.bias is not None:

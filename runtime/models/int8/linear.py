@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -20,6 +20,16 @@ class Int8Rows(NamedTuple):
 
     levels: torch.Tensor
     scale: torch.Tensor
+
+
+class Product(Protocol):
+    """Levels of tokens times an 8-bit weight, in whichever packing."""
+
+    num_bytes: int
+
+    def __call__(self, levels: torch.Tensor) -> Any:
+        """levels [num_tokens, in_features] int8 to [num_tokens, out_features] in float32."""
+        ...
 
 
 class Int8Product:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import torch
 
+from radixlang.kernels.native.decoder import Rotation
+
 MAX_HADAMARD = 64
 
 
@@ -56,6 +58,11 @@ class ResidualRotation:
         normal = torch.randn((rest, rest), generator=generator, dtype=torch.float64)
         self._rest = torch.linalg.qr(normal).Q.float()
         self._signs = torch.randint(0, 2, (width,), generator=generator).float() * 2 - 1
+
+    @property
+    def parts(self) -> Rotation:
+        """The rotation as the native library takes it."""
+        return Rotation(self._signs, self._rest)
 
     def columns(self, weight: torch.Tensor) -> torch.Tensor:
         """weight Q: a layer that reads the rotated stream, or an embedding that writes it."""

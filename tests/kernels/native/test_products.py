@@ -31,19 +31,20 @@ def expected(levels: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) ->
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_products_are_the_exact_sums_times_one_factor(
-    library: Library, shape: tuple[int, int]
+    every_native: list[Library], shape: tuple[int, int]
 ) -> None:
     weight, scale = levels_of(*shape, seed=1), scales(shape[0])
-    product = Weight(library, weight, scale)
-    for rows in ROWS:
-        levels = levels_of(rows, shape[1], seed=rows)
-        assert torch.equal(product(levels), expected(levels, weight, scale)), rows
+    for library in every_native:
+        product = Weight(library, weight, scale)
+        for rows in ROWS:
+            levels = levels_of(rows, shape[1], seed=rows)
+            assert torch.equal(product(levels), expected(levels, weight, scale)), rows
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_threads_and_company_leave_a_rows_bits(library: Library, threads: int) -> None:
+def test_threads_and_company_leave_a_rows_bits(native: Library, threads: int) -> None:
     weight, scale = levels_of(1500, 300, seed=1), scales(1500)
-    product, levels = Weight(library, weight, scale), levels_of(70, 300, seed=2)
+    product, levels = Weight(native, weight, scale), levels_of(70, 300, seed=2)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(threads)
@@ -55,11 +56,11 @@ def test_threads_and_company_leave_a_rows_bits(library: Library, threads: int) -
         torch.set_num_threads(before)
 
 
-def test_a_weight_takes_its_levels_once(library: Library) -> None:
-    product = Weight(library, levels_of(1024, 640, seed=1), scales(1024))
+def test_a_weight_takes_its_levels_once(native: Library) -> None:
+    product = Weight(native, levels_of(1024, 640, seed=1), scales(1024))
     assert product.num_bytes < 1.01 * (1024 * 640 + 1024 * 4)
 
 
-def test_a_weight_of_another_kind_is_refused(library: Library) -> None:
+def test_a_weight_of_another_kind_is_refused(native: Library) -> None:
     with pytest.raises(ValueError, match=r"torch.float32 \(4, 4\).*needs int8"):
-        Weight(library, torch.zeros(4, 4), torch.ones(4))
+        Weight(native, torch.zeros(4, 4), torch.ones(4))

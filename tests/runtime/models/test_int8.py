@@ -14,6 +14,7 @@ import transformers
 from radixlang.errors import ParameterError
 from radixlang.kernels.attention import attend, attend_packed
 from radixlang.kernels.cpu.attention import Halves
+from radixlang.kernels.native.library import Library
 from radixlang.runtime.models.config import from_transformers
 from radixlang.runtime.models.int8 import decoder as int8_decoder
 from radixlang.runtime.models.int8 import linear as int8_product
@@ -36,6 +37,7 @@ from radixlang.runtime.models.int8.rotation import (
 from radixlang.runtime.models.linear import DenseLinear, TransposedLinear
 from radixlang.runtime.models.loader import load_model
 from radixlang.runtime.models.weights import StateDictWeights
+from radixlang.runtime.process.native_library import native_library
 
 SHAPES = [(96, 64), (48, 200), (330, 576)]
 SLICES = [(0, 1), (5, 6), (9, 10), (4, 7), (0, 17), (3, 50), (10, 58), (149, 150)]
@@ -162,6 +164,7 @@ def test_hadamard_blocks_undo_themselves() -> None:
 CONFIGS = {
     "llama": ("LlamaConfig", {"tie_word_embeddings": True}),
     "llama-biases": ("LlamaConfig", {"attention_bias": True, "mlp_bias": True}),
+    "llama-wide": ("LlamaConfig", {"head_dim": 24, "attention_bias": True, "mlp_bias": True}),
     "qwen3": ("Qwen3Config", {"head_dim": 16}),
     "gemma2": ("Gemma2Config", {"head_dim": 16, "sliding_window": 6}),
     "gemma3": ("Gemma3TextConfig", {"head_dim": 16, "sliding_window": 6}),
@@ -194,13 +197,15 @@ def unrounded_rows(weight: torch.Tensor, fine_rows: tuple[int, int] | None = Non
     return Int8Rows(torch.cat((weight, finer)), torch.ones(len(weight) + num_fine))
 
 
-def logits_of(case: str, forest: Callable[..., Any]) -> tuple[torch.Tensor, torch.Tensor]:
+def logits_of(
+    case: str, forest: Callable[..., Any], library: Library | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     theirs, config, source = tiny(case)
     ids = torch.randint(0, 97, (2, 20))
     ids[:, :10] = ids[0, :10]
     with torch.no_grad():
         expected = theirs(ids, use_cache=False).logits
-    model = build_int8_decoder(config, source)
+    model = build_int8_decoder(config, source, library=library)
     return forest(config).shared_prefix_logits(model, ids, 10), expected
 
 
@@ -226,6 +231,21 @@ def test_rounding_moves_logits_little(case: str, forest: Callable[..., Any]) -> 
     found, expected = logits_of(case, forest)
     assert not torch.equal(found, expected)
     assert float((found - expected).std() / expected.std()) < 0.05
+
+
+@pytest.mark.parametrize("case", [case for case in CONFIGS if "head_dim" in CONFIGS[case][1]])
+def test_the_native_library_computes_what_plain_operations_do(
+    case: str, forest: Callable[..., Any]
+) -> None:
+    """But for the order of sums, which tips a value over to the next level now and then."""
+    library = native_library()
+    if library is None:
+        pytest.skip("there is no C++ compiler, or RADIXLANG_NATIVE is empty")
+    plain, expected = logits_of(case, forest)
+    native, _ = logits_of(case, forest, library)
+    assert not torch.equal(plain, native)
+    assert float((plain - native).std() / expected.std()) < 0.03
+    assert float((native - expected).std() / expected.std()) < 0.05
 
 
 def test_logits_have_the_same_bits_alone_and_in_a_batch() -> None:
@@ -269,6 +289,7 @@ def test_a_fork_joins_its_partials_as_attention_merges_them(
 ) -> None:
     from pydoc_data.topics import topics
 
+    monkeypatch.setenv("RADIXLANG_NATIVE", "")  # torch's attention leaves partials
     loaded = load_model()
     model, prefix = loaded.model, np.arange(520, dtype=np.int32)
     ids = torch.tensor(loaded.tokenizer.encode(topics["for"] + topics["while"])[:552])

@@ -289,6 +289,7 @@ def test_unknown_options(options: dict[str, Any], problem: str) -> None:
 def test_the_cache_is_bfloat16_beside_8_bits_where_tiles_are_at_hand(
     folder: Path, monkeypatch: pytest.MonkeyPatch, amx: bool
 ) -> None:
+    monkeypatch.setenv("RADIXLANG_NATIVE", "")
     monkeypatch.setattr("radixlang.runtime.models.loader.has_amx", lambda: amx)
     kept = load_model(folder, quantization=None).config
     assert (kept.kv_dtype, kept.kv_bytes_per_token) == ("float32", 2 * 2 * 2 * 8 * 4)
