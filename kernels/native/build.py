@@ -21,19 +21,21 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 DISPATCH = "dispatch"  # the library that tells which set to load
-_X86 = {
+_X86: dict[str, tuple[str, ...]] = {
     DISPATCH: (),
     "portable": (),
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
-    "avx512": tuple(
-        "-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni".split()
-    ),
 }
+_X86["avx512"] = (
+    *_X86["avx2"],
+    *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"),
+)
 _X86["amx"] = (*_X86["avx512"], "-mamx-tile", "-mamx-int8")
 _PLAIN: dict[str, tuple[str, ...]] = {DISPATCH: (), "portable": ()}
 # no contraction: a fused multiply-add is where the source writes one; symbols bind inside the file
-FLAGS = tuple(
-    "-std=c++17 -O3 -fPIC -pthread -ffp-contract=off -fno-math-errno -fno-trapping-math".split()
+FLAGS = (
+    *("-std=c++17", "-O3", "-fPIC", "-pthread"),
+    *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
 )
 LINK = ("-shared", "-pthread", "-Wl,-Bsymbolic")
 _GNU = ("-fno-gnu-unique",)  # else two loaded sets would share statics
