@@ -204,6 +204,9 @@ class Tile {
     return any;
   }
 
+  // Rows for which values are widened where they are used, which costs less than storing them.
+  int most_in_place() const { return (plan_.head_dim >= 128 ? 4 : 2) * kTile; }
+
   // done(block, row, count, max, sum) for every few rows, whose values are then in result_.
   template <class Done>
   void each_block(int r, int first, int last, const Done& done) {
@@ -213,9 +216,10 @@ class Tile {
       if (!any.any()) continue;
       const int32_t* slots = run.slots.data() + block * kBlock;
       load_keys(kv_, slots, any.first, any.last, run.has_quantized, staging_, zeros_, keys_);
-      const bool reads_pool = rows_ <= kTile && call_.layer.dtype == kBFloat16 &&
+      const bool reads_pool = rows_ <= most_in_place() && call_.layer.dtype == kBFloat16 &&
                               !run.has_quantized && call_.width == plan_.head_dim;
-      if (!reads_pool) load_values(kv_, slots, any.first, any.last, call_.width, values_);
+      if (!reads_pool)
+        load_values(kv_, slots, any.first, any.last, run.has_quantized, call_.width, values_);
       for (int row = 0; row < rows_; row += kTile) {
         const int count = std::min(kTile, rows_ - row);
         float max[16], sum[16];

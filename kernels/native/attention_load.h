@@ -139,42 +139,55 @@ RL_INLINE void transpose_16_bytes(const char* const* all_rows, ptrdiff_t byte, f
 #undef RL_OP
 #endif
 
+// Groups [first, last) of 16 rows each into to[dim][kBlock], whole lines of `to` at a time.
 template <int DTYPE>
-void transpose_rows(const char* const* rows, int dim, float* to) {
+void transpose_rows(const char* const* rows, int first, int last, int dim, float* to) {
   const int bytes = dim * bytes_of(DTYPE);
   constexpr int kStep = 16 / bytes_of(DTYPE);
   for (int byte = 0; byte < bytes; byte += 16, to += kStep * kBlock)
-    transpose_16_bytes<DTYPE>(rows, byte, to);
+    for (int group = first; group < last; ++group)
+      transpose_16_bytes<DTYPE>(rows + 16 * group, byte, to + 16 * group);
 }
 
 // Keys [first, last) of a block into to[dim][kBlock], in whole groups of 16; a key outside is
-// zero or another key of the block. `staging` is [kBlock][dim], `zeros` dim floats of 0.
+// zero. `staging` is [kBlock][dim], `zeros` dim floats of 0.
 inline void load_keys(const HeadKV& kv, const int32_t* slots, int first, int last, bool quantized,
                       float* staging, const float* zeros, float* to) {
-  const int dtype = quantized ? int(kFloat32) : kv.layer.dtype;
-  for (int group = first / 16 * 16; group < last; group += 16) {
-    const char* rows[16];
-    for (int i = 0; i < 16; ++i) {
-      const int key = group + i;
-      rows[i] = reinterpret_cast<const char*>(zeros);
-      if (key < first || key >= last) continue;
-      if (!quantized) {
-        rows[i] = kv.at(kv.layer.k, slots[key]);
-      } else {
-        read_row(kv, true, slots[key], staging + key * kv.dim);
-        rows[i] = reinterpret_cast<const char*>(staging + key * kv.dim);
-      }
+  const int from = first / 16, until = (last + 15) / 16;
+  const char* rows[kBlock];
+  for (int key = 16 * from; key < 16 * until; ++key) {
+    rows[key] = reinterpret_cast<const char*>(zeros);
+    if (key < first || key >= last) continue;
+    if (!quantized) {
+      rows[key] = kv.at(kv.layer.k, slots[key]);
+    } else {
+      read_row(kv, true, slots[key], staging + key * kv.dim);
+      rows[key] = reinterpret_cast<const char*>(staging + key * kv.dim);
     }
-    if (dtype == kFloat32) transpose_rows<kFloat32>(rows, kv.dim, to + group);
-    else if (dtype == kBFloat16) transpose_rows<kBFloat16>(rows, kv.dim, to + group);
-    else transpose_rows<kFloat16>(rows, kv.dim, to + group);
   }
+  const int dtype = quantized ? int(kFloat32) : kv.layer.dtype;
+  if (dtype == kFloat32) transpose_rows<kFloat32>(rows, from, until, kv.dim, to);
+  else if (dtype == kBFloat16) transpose_rows<kBFloat16>(rows, from, until, kv.dim, to);
+  else transpose_rows<kFloat16>(rows, from, until, kv.dim, to);
+}
+
+template <int DTYPE>
+RL_INLINE void widen_rows(const HeadKV& kv, const int32_t* slots, int first, int last, int width,
+                          float* to) {
+  for (int key = first; key < last; ++key)
+    widen_row(DTYPE, kv.at(kv.layer.v, slots[key]), kv.dim, to + key * width);
 }
 
 // Values [first, last) of a block into to[kBlock][width]; columns from dim on are not touched.
-inline void load_values(const HeadKV& kv, const int32_t* slots, int first, int last, int width,
-                        float* to) {
-  for (int key = first; key < last; ++key) read_row(kv, false, slots[key], to + key * width);
+inline void load_values(const HeadKV& kv, const int32_t* slots, int first, int last,
+                        bool quantized, int width, float* to) {
+  if (quantized) {
+    for (int key = first; key < last; ++key) read_row(kv, false, slots[key], to + key * width);
+    return;
+  }
+  if (kv.layer.dtype == kFloat32) widen_rows<kFloat32>(kv, slots, first, last, width, to);
+  else if (kv.layer.dtype == kBFloat16) widen_rows<kBFloat16>(kv, slots, first, last, width, to);
+  else widen_rows<kFloat16>(kv, slots, first, last, width, to);
 }
 
 }  // namespace rl

@@ -25,6 +25,7 @@ def size_of(library: Library) -> int:
 
 def test_threads_end_when_told_and_come_back(native: Library, case: Case) -> None:
     expected = case.attend(native, num_threads=1)
+    native.function("rl_shutdown", None)()  # what earlier calls have left
     for threads in (2, 5):
         assert torch.equal(case.attend(native, num_threads=threads), expected)
         assert size_of(native) == threads - 1
