@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from radixlang.kernels.attention import LayerKV
+from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.native.library import Float, Int, Library, Pointer
 from radixlang.kernels.plan.tree_batch import TreeBatch
 

@@ -229,9 +229,7 @@ class NativeDecoder:
         self._step = library.function("rl_step", Int, Pointer, Pointer, Pointer, Pointer, Int)
         self._logits = library.function("rl_logits", Int, Pointer, Pointer, Long, Pointer, Int)
 
-    def step(
-        self, stream: Tensor, plan: NativeAttentionPlan, pools: ctypes.Array[ctypes.Structure]
-    ) -> None:
+    def step(self, stream: Tensor, plan: NativeAttentionPlan, pools: ctypes.Array[Any]) -> None:
         """Run all layers over a plan's rows; keys and values go to their slots.
 
         Args:

@@ -6,6 +6,8 @@ import ctypes
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from radixlang.kernels.native.attention import NativeAttentionPlan, NativeKV
 from radixlang.kernels.native.library import Library
 from radixlang.kernels.plan.plan import AttentionPlan
@@ -24,7 +26,7 @@ class NativePlans:
         """The native plan of a plan, as that stands now."""
         found, num_steps = self._made.get(plan) or (self._new(plan), 0)
         for step in range(num_steps, plan.num_steps):
-            found.advance(plan.added_slots(step))
+            found.advance(plan.added_slots(step).astype(np.int32))
         self._made[plan] = found, plan.num_steps
         return found
 
@@ -42,9 +44,9 @@ class NativePools:
     """The addresses of the pools in use, one C structure a layer."""
 
     def __init__(self) -> None:
-        self._made: WeakKeyDictionary[Any, ctypes.Array[ctypes.Structure]] = WeakKeyDictionary()
+        self._made: WeakKeyDictionary[Any, ctypes.Array[Any]] = WeakKeyDictionary()
 
-    def of(self, kv: Any, num_layers: int) -> ctypes.Array[ctypes.Structure]:
+    def of(self, kv: Any, num_layers: int) -> ctypes.Array[Any]:
         """The layers of `kv`, whose kv[i] is a LayerKV. A list has its made at every call."""
         if isinstance(kv, list):
             return _structures(kv, num_layers)
@@ -54,6 +56,6 @@ class NativePools:
         return found
 
 
-def _structures(kv: Any, num_layers: int) -> ctypes.Array[ctypes.Structure]:
+def _structures(kv: Any, num_layers: int) -> ctypes.Array[Any]:
     layers = [NativeKV(kv[index]).struct for index in range(num_layers)]
     return (type(layers[0]) * num_layers)(*layers)

@@ -77,7 +77,7 @@ def log_normaliser(logits: Tensor) -> Tensor:
     """
     if logits.device.type != "cpu":
         return logits.logsumexp(dim=1)
-    pieces = [piece.logsumexp(dim=1) for piece in logits.split(SERIAL_WIDTH, dim=1)]
+    pieces = [piece.logsumexp(dim=1) for piece in torch.split(logits, SERIAL_WIDTH, dim=1)]
     return torch.stack(pieces, dim=1).logsumexp(dim=1)
 
 

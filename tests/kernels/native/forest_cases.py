@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from radixlang.kernels.attention import LayerKV
+from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.native.attention import NativeAttentionPlan, NativeKV
 from radixlang.kernels.native.library import Library
 from radixlang.kernels.plan.tree_batch import TreeBatch
