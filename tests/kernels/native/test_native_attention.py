@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.native.attention import NativeAttentionPlan, NativeKV
 from radixlang.kernels.native.library import Library
+from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import TreeBatch, chain, check_batch
 from radixlang.kernels.reference.attention import attend_reference
 from radixlang.kernels.tools.forests import level_forest, new_slots_of, random_forest
@@ -44,8 +45,8 @@ forests = settings(
 def error_of(case: Case, out: torch.Tensor, kv: LayerKV | None = None) -> float:
     """Largest error against float64, relative to the largest value."""
     kv = kv or case.layer_kv
-    options = {"scale": case.q.shape[2] ** -0.5} | case.options
-    expected = attend_reference(case.q, kv.k, kv.v, case.batch, **options)
+    options = AttentionOptions(**({"scale": case.q.shape[2] ** -0.5} | case.options))
+    expected = attend_reference(case.q, kv.k, kv.v, case.batch, options)
     return float((out - expected).abs().max() / expected.abs().max().clamp(min=1))
 
 
