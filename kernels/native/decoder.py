@@ -17,7 +17,7 @@ LEVELS = 127.0  # the largest level
 ACTIVATIONS = ("silu", "gelu_tanh", "gelu")  # as numbered in ops.h
 
 
-class Shape(ctypes.Structure):
+class DecoderShape(ctypes.Structure):
     """RlShape of ops.h."""
 
     _fields_ = [
@@ -54,7 +54,7 @@ class _Rope(ctypes.Structure):
 
 class _Model(ctypes.Structure):
     _fields_ = [
-        ("shape", Shape),
+        ("shape", DecoderShape),
         ("num_layers", Long),
         ("layers", ctypes.POINTER(_Layer)),
         ("ropes", ctypes.POINTER(_Rope)),
@@ -199,7 +199,7 @@ class NativeDecoder:
     def __init__(
         self,
         library: Library,
-        shape: Shape,
+        shape: DecoderShape,
         layers: Sequence[Layer],
         ropes: Sequence[Rope],
         head: Head,

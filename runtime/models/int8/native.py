@@ -66,8 +66,8 @@ def suits(config: ModelConfig) -> bool:
     return config.head_dim % HEAD_DIM_STEP == 0
 
 
-def _shape(shape: OpsShape) -> native.Shape:
-    return native.Shape(
+def _shape(shape: OpsShape) -> native.DecoderShape:
+    return native.DecoderShape(
         num_heads=shape.num_heads,
         num_kv_heads=shape.num_kv_heads,
         head_dim=shape.head_dim,

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from radixlang.kernels.native.decoder import ACTIVATIONS, Rotation, Shape, Transforms
+from radixlang.kernels.native.decoder import ACTIVATIONS, DecoderShape, Rotation, Transforms
 from radixlang.kernels.native.library import Float, Library, Long, Pointer
 
 ROWS = 5
@@ -70,8 +70,8 @@ class Levels:
         assert torch.equal(self.sums, self.values.sum(1).int())
 
 
-def shape_of(hidden: int, inner: int, head: int, **options: Any) -> Shape:
-    return Shape(
+def shape_of(hidden: int, inner: int, head: int, **options: Any) -> DecoderShape:
+    return DecoderShape(
         num_heads=4, num_kv_heads=2, head_dim=head, hidden_size=hidden, intermediate_size=inner,
         stream_block=options.pop("stream_block", 1), inner_block=min(inner & -inner, 64),
         norm_eps=EPS, **options,
