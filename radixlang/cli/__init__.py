@@ -1,6 +1,6 @@
 """The command line: `radixlang run | chat | explain | lint | tree | bench | doctor | prefix`.
 
-Every command parses, calls the language and prints. `_runtime.py` alone opens the engine.
+Every command parses, calls the language and prints. Only `_runtime.py` opens the engine.
 """
 
 __all__ = [

@@ -39,13 +39,13 @@ def _runtime(args: argparse.Namespace, options: dict[str, Any]) -> Any:
 
 
 def sampling_of_model(runtime: Any) -> dict[str, Any]:
-    """What a model's own files say about sampling; nothing where they do not."""
+    """The sampling parameters in the model's own files; empty if there are none."""
     loaded = getattr(runtime, "loaded", None)
     return {} if loaded is None else dict(loaded.generation_defaults)
 
 
 def load_tokenizer(name: str | None) -> Any:
-    """A model's tokenizer; its weights stay untouched."""
+    """A model's tokenizer, without loading its weights."""
     from radixlang.runtime.models.gguf.file import GgufFile
     from radixlang.runtime.models.loader import load_folder_tokenizer, load_gguf_tokenizer
     from radixlang.runtime.models.locate import locate
@@ -55,14 +55,14 @@ def load_tokenizer(name: str | None) -> Any:
 
 
 def find_model(name: str | None) -> str:
-    """Where a model lies; torch stays unloaded."""
+    """The path of a model, found without loading torch."""
     from radixlang.runtime.models.locate import locate
 
     return str(locate(name))
 
 
 def diagnose(name: str | None) -> Iterator[Any]:
-    """What the engine finds of device, kernels and model, as it finds it."""
+    """The engine's checks of device, kernels and model, each as it is made."""
     from radixlang.runtime.diagnostics import doctor as diagnosis
 
     yield from diagnosis.devices()
@@ -72,7 +72,7 @@ def diagnose(name: str | None) -> Iterator[Any]:
 
 
 def save_token_prefix(runtime: Any, token_ids: Any, path: Path) -> Any:
-    """Compute a prefix and write it."""
+    """Compute a prefix and save it to a file."""
     from radixlang.runtime.saved_prefixes.store import save_prefix
 
     return save_prefix(runtime, token_ids, path)

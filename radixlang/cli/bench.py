@@ -18,7 +18,7 @@ _WORDS = "The river runs past the old mill and the garden where the children rea
 
 
 def run(args: argparse.Namespace) -> int:
-    """Always 0; sizes that cannot be served raise."""
+    """Returns 0; sizes that cannot be served raise an error."""
     for name in ("shared", "branches", "private", "tokens"):
         if getattr(args, name) < 1:
             raise ParameterError(f"--{name} must be at least 1, got {getattr(args, name)}")
@@ -67,7 +67,7 @@ def _prefill(runtime: Any, num_tokens: int) -> dict[str, float]:
 
 
 def _stream(runtime: Any, num_prompt: int, num_tokens: int) -> dict[str, float]:
-    """Decoding alone: the prompt is in the cache when the clock starts."""
+    """Decoding only: the prompt is in the cache when the clock starts."""
     branch = runtime.new_branch()
     branch.extend(_token_ids(runtime, num_prompt))
     branch.generate(_greedy(1)).result()
@@ -79,7 +79,7 @@ def _stream(runtime: Any, num_prompt: int, num_tokens: int) -> dict[str, float]:
 
 
 def _fork(runtime: Any, args: argparse.Namespace) -> dict[str, float]:
-    """All of it: shared prefix, branches' own prompts, and decoding."""
+    """A whole fork: shared prefix, branches' own prompts, and decoding."""
     _clean(runtime)
     start = time.perf_counter()
     root = runtime.new_branch()

@@ -1,7 +1,7 @@
-"""`radixlang chat`: a conversation with a model, answers as they are made.
+"""`radixlang chat`: a conversation with a model, whose answers are shown as they are generated.
 
-One program runs for the whole conversation. It waits for what is said, so every turn goes on where
-the last one ended, and nothing of it is computed twice.
+One program runs for the whole conversation and waits for each line. So every turn continues where
+the last one ended, and no token is computed twice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Ctrl-C stops an answer and keeps what there is of it."""
 
 
 def run(args: argparse.Namespace) -> int:
-    """Always 0; a failed answer raises its error."""
+    """Returns 0; a failed answer raises its error."""
     text = args.system or ""
     opening = read_text(text[1:]) if text.startswith("@") else text
     with opened_runtime(args) as runtime:
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class Conversation:
-    """What is said, and the program that answers."""
+    """The user's lines, and the program that answers them."""
 
     def __init__(
         self, runtime: Any, opening: str, options: dict[str, Any], *, as_json: bool
@@ -101,7 +101,7 @@ class Conversation:
             _note(f"the answer was cut at {self._options['max_tokens']} tokens; --max-tokens N")
 
     def _show(self, state: State, name: str) -> None:
-        """Write the answer as it comes; an interrupt ends it where it is."""
+        """Print the answer while it is generated; an interrupt ends it and keeps its text."""
         try:
             for piece in state.stream(name):
                 if not self._as_json:
@@ -157,7 +157,7 @@ def _note(text: str) -> None:
 
 
 def _lines() -> Iterator[str]:
-    """What is said, line by line: asked for at a terminal, read elsewhere."""
+    """The user's lines: with a prompt at a terminal, else read from stdin."""
     if not sys.stdin.isatty():
         yield from (line.rstrip("\r\n") for line in sys.stdin)
         return

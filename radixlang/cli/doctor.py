@@ -1,4 +1,4 @@
-"""`radixlang doctor`: what is there, what is missing, and what to do about it."""
+"""`radixlang doctor`: what is installed, what is missing, and what to do about it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MARKS = {"ok": "ok", "note": "–", "missing": "✗"}
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding. `remedy` says what to do where something is missing or could be better."""
+    """One finding. `remedy` says what to do if something is missing or could be better."""
 
     name: str
     status: Literal["ok", "note", "missing"]
@@ -73,7 +73,7 @@ def _check(finding: Any) -> Check:
 
 
 def _guarded(name: str, check: Callable[[], Iterator[Check]]) -> Iterator[Check]:
-    """What a check finds, or that it could not run: a doctor must not fall ill itself."""
+    """The findings of a check; one that cannot run is a finding too, not a failure of doctor."""
     try:
         yield from check()
     except RadixlangError as error:
@@ -89,7 +89,7 @@ def _python() -> Check:
 
 
 def _packages() -> Iterator[Check]:
-    """Every requirement of the installed package, by the metadata alone: nothing is imported."""
+    """Every requirement of the installed package, from metadata only: nothing is imported."""
     from packaging.requirements import Requirement
 
     try:

@@ -1,4 +1,4 @@
-"""`radixlang explain`: what a run will take, without a model."""
+"""`radixlang explain`: predicted tokens, sharing and memory of a run, without a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIGURES = ("program", "num_generations", "num_prompt_tokens", "num_shared_token
 
 
 def run(args: argparse.Namespace) -> int:
-    """Always 0; an argument that is missing raises."""
+    """Returns 0; a missing argument raises an error."""
     program = load_program(args.file)
     arguments = settings(args.settings, program)
     tokenizer = None

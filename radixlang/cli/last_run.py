@@ -1,6 +1,6 @@
-"""What the last run left in its cache: drawn when it ended, for `radixlang tree` to show.
+"""The tree that the last run left in its cache, drawn when it ended, for `radixlang tree`.
 
-The cache itself ends with its process; what is kept is the drawing and the figures below it.
+The cache ends with its process; the drawing and the figures below it are saved.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from radixlang.errors import ParameterError
 from radixlang.explain.savings import Savings, savings
 from radixlang.records.json_text import dump_json
 
-WIDTH = 60  # characters of text a node
+WIDTH = 60  # characters of text shown for a node
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,16 @@ class LeftTree:
 
 
 def left_tree(program: str, runtime: Any, *, width: int = WIDTH) -> LeftTree:
-    """The tree as a runtime holds it now."""
+    """The runtime's current tree."""
     ended = datetime.now().isoformat(" ", "seconds")
     found = savings(runtime, tree=True, max_text=width, max_lines=1000)
     return LeftTree(program, runtime.model_name, ended, found)
 
 
 def keep(left: LeftTree) -> None:
-    """Write it in place of the one before, for its owner alone: prompts are in it.
+    """Save the tree in place of the one before; only the user may read it, as it has prompts.
 
-    A folder that cannot be written to is no error.
+    A folder that cannot be written to is not an error.
     """
     path = _path()
     with contextlib.suppress(OSError):
@@ -65,7 +65,7 @@ def _for_its_owner(path: str, flags: int) -> int:
 
 
 def last() -> LeftTree:
-    """What the last run left.
+    """The tree that the last run left.
 
     Raises:
         ParameterError: there was no run yet, or its file is damaged.
@@ -79,7 +79,7 @@ def last() -> LeftTree:
             "`radixlang tree FILE` runs a program to draw its tree"
         ) from error
     except (ValueError, TypeError, KeyError) as error:
-        raise ParameterError(f"{_path()} is damaged; the next run writes it anew") from error
+        raise ParameterError(f"{_path()} is damaged; the next run replaces it") from error
 
 
 def _path() -> Path:

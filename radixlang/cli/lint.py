@@ -1,4 +1,4 @@
-"""`radixlang lint`: places of programs that work, and most likely do not do what was meant."""
+"""`radixlang lint`: places of programs that run, but probably do not do what was meant."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from radixlang.program.program import Program
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 where nothing is doubtful, else 1; a file that cannot be read raises."""
+    """0 if nothing is doubtful, else 1; a file that cannot be read raises an error."""
     programs = load_programs(args.file)
     looked = [_looked_at(program, args.settings) for program in programs]
     found = [row for rows, _ in looked for row in rows]
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _looked_at(program: Program, given: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The lints of a program, and where its trace had to end."""
+    """The lints of a program, and the places where its trace had to end."""
     arguments = settings(given, program)
     known = {name: value for name, value in arguments.items() if name in program.parameters}
     with own_errors():

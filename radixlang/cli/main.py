@@ -48,18 +48,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("radixlang: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # the reader has enough; python must not complain at exit either
+    except BrokenPipeError:  # the reader has closed; Python must not complain at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except RadixlangError as error:
         return _report(error, as_json=as_json)
-    except OSError as error:  # a file to write to: everything read is checked where it is read
+    except OSError as error:  # of a file to write to: errors of reading are handled there
         return _report(ParameterError(f"{error.filename or words[0]}: {error.strerror}"),
                        as_json=as_json)  # fmt: skip
 
 
 class _Parser(argparse.ArgumentParser):
-    """Wrong usage is an error like any other, not an exit."""
+    """A parser that raises an error for wrong usage instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise ParameterError(f"{message}. `{self.prog} --help` says what there is")
@@ -95,7 +95,7 @@ def _flag_hint(given: str, known: list[str]) -> str:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands; it loads none of what they need."""
+    """The parser of all commands; it imports nothing heavy."""
     parser = _Parser(
         prog="radixlang", description=_DESCRIPTION, epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -110,7 +110,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _near(location: str) -> str:
-    """A place in a file as it is seen from the current folder."""
+    """A place in a file, relative to the current folder if it is below it."""
     here = os.getcwd() + os.sep
     return location[len(here) :] if location.startswith(here) else location
 

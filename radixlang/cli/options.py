@@ -1,4 +1,4 @@
-"""The arguments of every command, declared in one place. Nothing here is heavy to import."""
+"""The arguments of every command, declared in one place. It imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def add_run(commands: Commands) -> None:
     """`run`: one run, or one for every row of a file."""
     parser = _parser(
         commands, "run", "run a program, once or for every row of a file",
-        "Run a program and print its variables. With --rows it runs once a row; rows that --out\n"
-        "already holds are not run again, so an interrupted batch goes on where it stopped.",
+        "Run a program and print its variables. With --rows it runs once for every row; rows that\n"
+        "--out already holds are not run again: an interrupted batch continues where it stopped.",
     )  # fmt: skip
     _program(parser)
     rows = parser.add_argument_group("many rows")
     _take(rows, "--rows", "FILE", "a .jsonl, .json, .csv, .tsv or .parquet file, or a folder of "
-          "datasets: a row an object of arguments; - reads JSON lines from stdin")  # fmt: skip
-    _take(rows, "--out", "FILE", "append results here as JSON lines, as they come")
+          "datasets; each row has the arguments; - reads JSON lines from stdin")  # fmt: skip
+    _take(rows, "--out", "FILE", "append each result here as a JSON line when its row finishes")
     shown = parser.add_argument_group("what is shown")
     _flag(shown, "--text", "print the whole prompt and its answers")
     _flag(shown, "--tree", "print the tree of the run")
-    _take(shown, "--html", "FILE", "write the view of the run as one HTML file, also of a failed "
-          "one; with --rows a file a row, FILE-0.html, FILE-1.html, …")  # fmt: skip
-    _take(shown, "--live", "FILE", "the same, written again and again while the run goes on")
+    _take(shown, "--html", "FILE", "write the view of the run as one HTML file, even if it failed; "
+          "with --rows one file for each row, FILE-0.html, FILE-1.html, …")  # fmt: skip
+    _take(shown, "--live", "FILE", "the same, rewritten every second while the run goes on")
     _flag(shown, "--stats", "print what sharing saved, to stderr")
     _sampling(parser)
     runtime = _runtime(parser)
@@ -45,10 +45,10 @@ def add_run(commands: Commands) -> None:
 def add_chat(commands: Commands) -> None:
     """`chat`: a conversation."""
     parser = _parser(
-        commands, "chat", "talk to a model, answers as they are made",
-        "Talk to a model. A line is a turn; /help shows what else there is: /tree, /save FILE,\n"
-        "/quit. Ctrl-C stops an answer and keeps what there is of it. With --json an answer is\n"
-        "one line of JSON.",
+        commands, "chat", "talk to a model; answers are shown as they are generated",
+        "Talk to a model. A line is a turn; /help lists the commands: /tree, /save FILE, /quit.\n"
+        "Ctrl-C stops an answer and keeps its text so far. With --json an answer is one line of\n"
+        "JSON.",
     )  # fmt: skip
     _take(parser, "--system", "TEXT", "a system turn before the first; @FILE reads it from a file")
     _sampling(parser)
@@ -59,8 +59,8 @@ def add_lint(commands: Commands) -> None:
     """`lint`: doubtful places of programs."""
     parser = _parser(
         commands, "lint", "find doubtful places of programs, without a model",
-        "Trace the programs of a file and name what most likely is not meant: one line a place,\n"
-        "with a code (RL001 …). Exits with 1 if there is any.",
+        "Trace the programs of a file and print what was probably not meant: one line for each\n"
+        "place, with a code (RL001 …). Exits with 1 if there is any.",
     )  # fmt: skip
     _program(parser)
 
@@ -69,8 +69,8 @@ def add_explain(commands: Commands) -> None:
     """`explain`: predictions without a model."""
     parser = _parser(
         commands, "explain", "predict tokens, sharing and memory, without a model",
-        "Trace a program and count what a run will take: tokens by edge, shared against\n"
-        "computed, peak KV. No model is loaded. Without --tokenizer, 4 bytes count as a token.",
+        "Trace a program and predict a run: tokens by edge, shared and computed tokens, peak KV.\n"
+        "No model is loaded. Without --tokenizer, 4 bytes count as a token.",
     )  # fmt: skip
     _program(parser)
     _take(parser, "--tokenizer", "MODEL", "count with this model's tokenizer; 'default' is the "
@@ -83,12 +83,12 @@ def add_tree(commands: Commands) -> None:
     """`tree`: the radix tree that a run left behind."""
     parser = _parser(
         commands, "tree", "draw what a run left in the cache",
-        "Draw the radix tree of the KV cache as a run left it: a line a node with its tokens, how\n"
-        "often it was hit, and its text; below it what sharing saved. Without FILE it is the last\n"
-        "`radixlang run`; with FILE the program is run now.",
+        "Draw the radix tree of the KV cache as a run left it: for each node its tokens, how\n"
+        "often it was hit, and its text; below it what sharing saved. Without FILE it shows the last\n"
+        "`radixlang run`, with FILE it runs the program now.",
     )  # fmt: skip
     _program(parser, nargs="?")
-    _take(parser, "--width", "N", "characters of text a node (60)", type=int)
+    _take(parser, "--width", "N", "characters of text shown for a node (60)", type=int)
     _sampling(parser)
     _runtime(parser)
 
@@ -104,33 +104,33 @@ def add_bench(commands: Commands) -> None:
         ("--shared", 512, "tokens of the shared prefix"),
         ("--branches", 16, "branches"),
         ("--private", 16, "prompt tokens of each branch"),
-        ("--tokens", 32, "generated tokens a branch"),
+        ("--tokens", 32, "generated tokens of each branch"),
     ):
         _take(parser, name, "N", f"{meaning} ({number})", type=int, default=number)
     _runtime(parser)
 
 
 def add_doctor(commands: Commands) -> None:
-    """`doctor`: what is there, what is missing, what to do."""
+    """`doctor`: what is installed, what is missing, what to do."""
     parser = _parser(
         commands, "doctor", "check versions, device, kernels and model",
         "Check what radixlang needs and say what to do about what is missing.\n"
-        "Exits with 1 if something that is needed is not there.",
+        "Exits with 1 if something needed is missing.",
     )  # fmt: skip
     _take(parser, "--model", "MODEL", "check this model, not the default one")
     _flag(parser, "--quick", "versions and files only; no torch")
 
 
 def add_prefix(commands: Commands) -> None:
-    """`prefix`: prefixes computed once and kept on disk."""
+    """`prefix`: prefixes computed once and saved on disk."""
     parser = commands.add_parser(
-        "prefix", help="prefixes computed once and kept on disk",
-        description="Keep the computed keys and values of prompts that every start needs.",
+        "prefix", help="prefixes computed once and saved on disk",
+        description="Save the computed keys and values of prompts that every start needs.",
     )  # fmt: skip
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     build = _parser(actions, "build", "compute a prefix and save it",
-                    "Compute the beginning that all runs of a program share, or a text, and save\n"
-                    "it; `radixlang run --prefixes NAME` then starts from it.")  # fmt: skip
+                    "Compute the beginning that all runs of a program share, or a given text, and\n"
+                    "save it; `radixlang run --prefixes NAME` then starts from it.")  # fmt: skip
     build.add_argument("name", metavar="NAME", help="a name, or a path that ends in .prefix")
     source = build.add_mutually_exclusive_group(required=True)
     _take(source, "--program", "FILE", _PROGRAM_HELP)
@@ -139,7 +139,7 @@ def add_prefix(commands: Commands) -> None:
     _runtime(build)
     _parser(actions, "list", "list saved prefixes", "Saved prefixes, their tokens and size.")
     drop = _parser(actions, "drop", "delete saved prefixes", "Delete saved prefixes.")
-    drop.add_argument("names", metavar="NAME", nargs="+", help="a name that `list` shows")
+    drop.add_argument("names", metavar="NAME", nargs="+", help="a name from `list`")
 
 
 # ---- what several commands take
@@ -165,11 +165,11 @@ def _settings(parser: argparse.ArgumentParser) -> None:
 
 
 def _sampling(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("sampling, where the program does not say")
+    group = parser.add_argument_group("sampling, unless the program sets it")
     _take(group, "--seed", "N", "the same seed gives the same run", type=int)
     _take(group, "--temperature", "T", "0 is greedy", type=float)
     _take(group, "--max-tokens", "N", "tokens a generation", type=int)
-    _take(group, "--timeout", "S", "seconds a run may take", type=float)
+    _take(group, "--timeout", "S", "most seconds of a run", type=float)
 
 
 def _runtime(parser: argparse.ArgumentParser) -> Group:
@@ -177,7 +177,7 @@ def _runtime(parser: argparse.ArgumentParser) -> Group:
     _take(group, "--model", "MODEL", "a folder, a GGUF file or a hub name; 'fake' makes up words, "
           "to try a program without a model")  # fmt: skip
     _take(group, "--device", "NAME", "cpu, cuda, cuda:1; a GPU if there is one")
-    _take(group, "--context", "N", "tokens of prompt and answer", type=int)
+    _take(group, "--context", "N", "most tokens of prompt and answer together", type=int)
     _take(group, "--chat-template", "FILE", "a Jinja file in place of the model's own template")
     return group
 

@@ -1,4 +1,4 @@
-"""`radixlang prefix build | list | drop`: prefixes computed once and kept on disk."""
+"""`radixlang prefix build | list | drop`: prefixes computed once and saved on disk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SUFFIX = ".prefix"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Always 0; what cannot be done raises."""
+    """Returns 0; a failure raises an error."""
     action = {"build": _build, "list": _list, "drop": _drop}[args.action]
     lines, data = action(args)
     print(json.dumps(data, ensure_ascii=False) if args.json else "\n".join(lines))
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def folder() -> Path:
-    """Where prefixes live."""
+    """The folder of saved prefixes."""
     return home() / "prefixes"
 
 
@@ -42,7 +42,7 @@ def path_of(name: str) -> Path:
     """The file of a name; a name that ends in .prefix is a path itself.
 
     Raises:
-        ParameterError: a name that would leave the folder.
+        ParameterError: the name would lead out of the folder.
     """
     if name.endswith(_SUFFIX):
         return Path(name)
@@ -82,7 +82,7 @@ def _build(args: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
 
 
 def _prefix_program(args: argparse.Namespace) -> Program:
-    """A program that says what all runs begin with and returns its tokens."""
+    """A program that appends the text with which all runs begin, and returns its tokens."""
     if args.text is not None:
         text = read_text(args.text[1:]) if args.text.startswith("@") else args.text
         return Program(lambda s: _say(s, [Text((text,))]), "prefix")
@@ -119,7 +119,7 @@ def _list(args: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]]:
 
 
 def _listed(path: Path, width: int) -> tuple[str, dict[str, Any]]:
-    """A prefix in the list; one that cannot be read is named with the reason."""
+    """A line of the list; for a prefix that cannot be read it has the reason."""
     try:
         found = describe_prefix(path)
     except (ParameterError, OSError) as error:
@@ -135,7 +135,7 @@ def _data(found: Any) -> dict[str, Any]:
 
 
 def _drop(args: argparse.Namespace) -> tuple[list[str], list[str]]:
-    paths = [_existing(name) for name in args.names]  # all of them, before any is gone
+    paths = [_existing(name) for name in args.names]  # check all before any is removed
     for path in paths:
         path.unlink()
     return [f"dropped {path.stem}" for path in paths], [path.stem for path in paths]

@@ -17,14 +17,14 @@ from radixlang.errors import ParameterError, ProgramError, RadixlangError, place
 from radixlang.program.program import Program
 from radixlang.state.state import State
 
-_MODULE = "radixlang_program_"  # never __main__: what a file does as a script is not run
+_MODULE = "radixlang_program_"  # never __main__: a file's code as a script must not run
 
 
 def load_program(target: str) -> Program:
     """The program of `FILE` or `FILE:NAME`.
 
     Raises:
-        ParameterError: no such file, none or several programs in it, or the file cannot run.
+        ParameterError: there is no such file, it has no or several programs, or it cannot run.
     """
     path, name = _split(target)
     if path.suffix == ".radix":
@@ -96,7 +96,7 @@ def _pick(path: Path, programs: dict[str, Program], name: str | None) -> Program
 
 
 def settings(given: Sequence[str], program: Program) -> dict[str, Any]:
-    """Arguments of the program from NAME=VALUE: JSON where it is JSON, else text."""
+    """Arguments of the program from NAME=VALUE: a value that is not JSON is text."""
     found: dict[str, Any] = {}
     for each in given:
         name, separator, text = each.partition("=")
@@ -107,10 +107,10 @@ def settings(given: Sequence[str], program: Program) -> dict[str, Any]:
 
 
 def typed_cells(row: dict[str, Any], program: Program, place: str) -> dict[str, Any]:
-    """A row of text cells as the program takes them.
+    """A row of text cells with the program's types.
 
-    A cell is text, or JSON where the argument is annotated as a number, a bool, a list or a dict,
-    or has such a default. An empty cell is left out where the argument has a default.
+    A cell is text, or JSON if the argument is annotated as a number, a bool, a list or a dict, or
+    has such a default. An empty cell is left out if the argument has a default.
     """
     defaults = program.defaults
     return {
@@ -166,21 +166,21 @@ def run_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_program(program: Program, runtime: Any, options: dict[str, Any]) -> State:
-    """Run once; raises as `own_errors` says."""
+    """Run once; raises errors as `own_errors` does."""
     with own_errors():
         return program.run(runtime=runtime, **options)
 
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """An exception of the program's own Python becomes a ProgramError with its line.
+    """Turns an exception of the program's own Python into a ProgramError with its line.
 
-    Errors of ours have their place in the program as `location`.
+    radixlang's errors get their place in the program as `location`.
     """
     try:
         yield
     except RadixlangError as error:
-        error.location = place_of(error)  # from here on down: the caller's line is no program's
+        error.location = place_of(error)  # the caller's line is not one of the program
         raise
     except Exception as error:
         raise _as_program_error(error) from error

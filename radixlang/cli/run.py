@@ -119,7 +119,7 @@ def _counted(results: Iterator[Result], counts: dict[str, int]) -> Iterator[Resu
 
 
 def _in_order(results: Iterator[Result], *, ordered: bool) -> Iterator[Result]:
-    """Results by row index as early as that allows, or simply as they come."""
+    """Results in the order of rows, each as early as possible; or as rows finish."""
     waiting: dict[int, Result] = {}
     following = 0
     for result in results:

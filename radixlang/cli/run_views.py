@@ -1,4 +1,4 @@
-"""What `radixlang run` shows of a run beside its variables: pages, the tree, a view that grows."""
+"""The views of `radixlang run`: pages and the live view."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from radixlang.state.listeners import on_run
 from radixlang.state.state import State
 from radixlang.views.live import LiveView, follow
 
-_LIVE_S = 1.0  # a live page is written again so often
+_LIVE_S = 1.0  # seconds after which a live page is rewritten
 
 
 def check_views(args: argparse.Namespace) -> None:
-    """Refuse views that a batch has none of, and folders that are not there.
+    """Check that a batch asks for no view of a single run, and that folders exist.
 
     Raises:
-        ParameterError: the option and the remedy.
+        ParameterError: names the option and the remedy.
     """
     for name in ("text", "tree", "live"):
         if args.rows and getattr(args, name):
@@ -34,7 +34,7 @@ def check_views(args: argparse.Namespace) -> None:
 
 @contextmanager
 def views_of_a_run(args: argparse.Namespace) -> Iterator[None]:
-    """A single run inside; its page and its live view are there also when it fails."""
+    """A context for a single run; writes its page and live view even if it fails."""
     ended: list[State] = []
     growing: list[LiveView] = []
 

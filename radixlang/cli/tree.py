@@ -1,4 +1,4 @@
-"""`radixlang tree`: what the last run left in the cache, or what a program run now leaves."""
+"""`radixlang tree`: the tree that the last run, or a run of a program now, left in the cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OF_A_RUN = ("settings", "width", "seed", "temperature", "max_tokens", "timeout"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Always 0; a failed run raises its error."""
+    """Returns 0; a failed run raises its error."""
     left = _last(args) if args.file is None else _run(args)
     if args.json:
         print(json.dumps(left.to_json(), ensure_ascii=False))

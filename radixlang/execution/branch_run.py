@@ -1,4 +1,4 @@
-"""What executes: a Stream walks a block of the graph on a branch of the backend."""
+"""Streams: a Stream executes one block of the graph on one branch of the backend."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class Stream:
     """One block being executed on one branch.
 
-    `piece_ends[i]` is the number of pieces there were when node i was done. `failure` is an error
-    that began here; `error` may also be that of the whole run, and `was_stopped` says that it
-    ended work of this branch.
+    `piece_ends[i]` is the number of pieces after node i was done. `failure` is an error that began
+    here; `error` may also be that of the whole run, and `was_stopped` says that it ended work of
+    this branch.
     """
 
     __slots__ = ("adopted", "base", "base_length", "block", "branch", "domain", "ended",
@@ -58,18 +58,18 @@ class Stream:
 
     @property
     def is_complete(self) -> bool:
-        """Everything given so far has run."""
+        """Whether everything given so far has run."""
         return self.error is not None or (
             self.pos >= self.block.flushed and not self.outstanding and not self.waiting
         )
 
     def pass_node(self) -> None:
-        """The node at `pos` is done."""
+        """Record that the node at `pos` is done."""
         self.piece_ends.append(len(self.pieces))
         self.pos += 1
 
     def stop(self, error: ProgramError) -> None:
-        """Take an error that may have begun elsewhere."""
+        """Fail with an error that may have begun elsewhere."""
         if self.error is None:
             self.was_stopped = not self.is_complete
             self.error = error

@@ -1,9 +1,9 @@
 """Turns of a conversation as text: what the model's own chat template writes around them.
 
-The template is rendered with a sentinel in the place of every content, and cut there. So the
-structure depends on the roles alone and is computed once for a sequence of roles, and a
-template that trims contents cannot touch them. A template that writes the content of a role in
-another form, as JSON or escaped, is found by a probe, and then asked for every content.
+The template is rendered with a sentinel in place of every content, and cut there. So the text
+around contents depends only on the roles and is computed once for a sequence of roles, and a
+template that trims contents cannot change them. If a template writes the content of a role in
+another form, as JSON or escaped, a probe detects it, and the template then renders every content.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from radixlang.protocol import Backend, Message
 _FOLLOWING = {"system": "user", "user": "assistant", "assistant": "user", "tool": "assistant"}
 
 
-_PROBE = "a\"b'c\\d\ne<f>g&h\u00e9i"  # what JSON, XML and other forms write otherwise
+_PROBE = "a\"b'c\\d\ne<f>g&h\u00e9i"  # characters that JSON, XML and other forms escape
 
 
 def _sentinel(index: int) -> str:
-    """Letters and digits alone, which no form of writing changes."""
+    """A text of letters and digits, which no form of escaping changes."""
     return f"RadixlangContent{index}End"
 
 
@@ -36,8 +36,8 @@ class ChatFormat:
     def open(self, roles: tuple[str, ...], role: str, *, generates: bool) -> str:
         """Text that opens a turn of `role` after closed turns of `roles`.
 
-        `generates` tells that the model speaks first in it: then an assistant turn opens with
-        the template's generation prompt, otherwise as a past turn is written.
+        `generates`: the turn begins with generated text. An assistant turn then opens with the
+        template's generation prompt, otherwise in the form of a past turn.
 
         Raises:
             ParameterError: the template refuses this role in this place.
@@ -47,8 +47,8 @@ class ChatFormat:
     def close(self, roles: tuple[str, ...]) -> str:
         """Text that closes the last turn of `roles`.
 
-        Empty where the template writes it only once it knows what follows; the next `open`
-        then carries it.
+        Empty if the template writes it only once it knows the next turn; the next `open` then
+        begins with it.
         """
         return str(self._cached(("close", roles)))
 
@@ -59,7 +59,7 @@ class ChatFormat:
     def content(self, roles: tuple[str, ...], content: str) -> str:
         """The content of the last of these turns as the template writes it.
 
-        As it is, where the template writes the rest of the turn otherwise because of it.
+        Unchanged if the template changes the rest of the turn because of this content.
         """
         before, mark, after = self._render(roles).partition(_sentinel(len(roles) - 1))
         text = self._render(roles, content=content)
@@ -108,7 +108,7 @@ class ChatFormat:
         tails: list[tuple[str, ...]] = [(role,)]
         follow = _FOLLOWING.get(role)
         if role in ("assistant", "system") and follow:
-            tails.insert(0, (role, follow))  # as a turn of the past is written
+            tails.insert(0, (role, follow))  # in the form of a past turn
         refusal: ParameterError | None = None
         for tail in tails:
             try:

@@ -1,4 +1,4 @@
-"""Errors of a run, with the place in the program that they came from."""
+"""Errors of a run, with the place in the program where they began."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def placed_error(
 
 
 def closed_error(name: str, why: str) -> StateClosedError:
-    """The error of appending to a state that is over."""
+    """The error of appending to a state that has finished."""
     return StateClosedError(
         f"state of program {name!r} {why}; nothing can be appended to it: append before "
         "that, or to a state that goes on"

@@ -1,4 +1,4 @@
-"""What forks, joins and calls do on their streams: the nodes that make and end branches."""
+"""Handlers of forks, joins, adoptions and calls: the nodes that make and end branches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from radixlang.user_code import offload
 
 
 def handle_fork(run: NodeContext, stream: Stream, node: Fork) -> bool:
-    """Branch the tree: one lease a child, nothing copied."""
+    """Fork the branch: each child gets a lease, nothing is copied."""
     prefix = resolve_parts(run, stream, node.prefix)
     if prefix is None:
         return False
@@ -38,7 +38,7 @@ def handle_fork(run: NodeContext, stream: Stream, node: Fork) -> bool:
 
 
 def handle_join(run: NodeContext, stream: Stream, node: Join) -> bool:
-    """Wait for the children, bind or append what they made, and free them."""
+    """Wait for the children, bind their values or append their texts, and free them."""
     if not _children_ready(run, stream, node):
         return False
     stream.join_at = 0
@@ -119,7 +119,7 @@ def _join_values(run: NodeContext, node: Join, children: list[Stream]) -> list[A
 
 
 def handle_adopt(run: NodeContext, stream: Stream, node: Adopt) -> bool:
-    """Go on where the child ended: its branch becomes this one's."""
+    """Continue where the child ended: its branch becomes this stream's."""
     child = run.loop.streams[node.child]
     if child.error is not None:
         raise child.error
@@ -137,7 +137,7 @@ def handle_adopt(run: NodeContext, stream: Stream, node: Adopt) -> bool:
 
 
 def handle_call(run: NodeContext, stream: Stream, node: Call) -> bool:
-    """Start a nested program on a branch of its own."""
+    """Start a nested program on a new branch."""
     block = run.loop.blocks[node.child]
     if node.scope == "isolate":
         branch = run.backend.new_branch(namespace=run.options.namespace)

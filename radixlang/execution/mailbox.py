@@ -1,6 +1,6 @@
-"""An actor without a thread: commands are drained by whoever finds it idle.
+"""An actor without a thread: the first thread that posts to an idle mailbox runs its commands.
 
-The program's thread posts when it flushes nodes, the backend's when a result comes. Commands run
+The program's thread posts when it flushes nodes, the backend's when a result arrives. Commands run
 one at a time and never wait.
 """
 
@@ -13,7 +13,7 @@ Command = Callable[[], None]
 
 
 class Mailbox:
-    """Commands of a run, one at a time. `take(command)` runs one, and what it made possible."""
+    """Commands of a run, one at a time. `take(command)` runs one, and the work that it enables."""
 
     def __init__(self, take: Callable[[Command], None]) -> None:
         self._take = take
@@ -21,10 +21,10 @@ class Mailbox:
         self._driver: dict[str, object] = {}  # the call of `post` that drains, if there is one
 
     def post(self, command: Command) -> None:
-        """Run a command: here if nobody drains, else by the call that does.
+        """Run a command: here if the mailbox is idle, else by the call that is draining it.
 
-        Who drains is written down in one step that no interrupt can divide, so that one which
-        arrives anywhere here leaves the mailbox idle.
+        The draining call is recorded in one atomic step, so that an interrupt at any place here
+        leaves the mailbox idle.
         """
         self._inbox.append(command)
         driver, me = self._driver, object()

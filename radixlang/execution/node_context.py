@@ -1,4 +1,4 @@
-"""What node handlers work with: the settings of a run, and the loop that moves its streams."""
+"""The context of node handlers: the settings of a run, and the loop that drives its streams."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from radixlang.sampling_params import SamplingParams
 
 
 class NodeContext:
-    """The settings of a run, and what its generations share.
+    """The settings of a run, and the data that its generations share.
 
     `constraints` are compiled ones by the id of their specification; `uses` says when the prompt
-    at a node is read again, where the whole graph is known. `events` are the pieces of all
-    generations as they came, kept once somebody reads them (`is_followed`).
+    at a node is read again, if the whole graph is known. `events` are the pieces of all
+    generations in order of arrival, recorded once somebody reads them (`is_followed`).
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class NodeContext:
         self._defaulted: dict[int, tuple[SamplingParams, SamplingParams]] = {}
 
     def params_for(self, stream: Stream, node: Gen) -> SamplingParams:
-        """The node's parameters over the run's defaults, with the seed of this place."""
+        """The node's parameters over the run's defaults, with the seed of this node."""
         params = node.params
         if self.options.defaults:
             known = self._defaulted.get(id(params))
@@ -57,7 +57,7 @@ class NodeContext:
         return params.with_seed(node_seed(root, stream.block.address, node.slot))
 
     def hint(self, stream: Stream) -> None:
-        """Tell the backend when the prompt up to this node is read again: a static graph knows."""
+        """Tell the backend when the prompt up to this node is read next, if the graph is static."""
         if self._uses is not None and stream.branch is not None:
             stream.branch.expect(self._uses[(stream.block.id, stream.pos)].next_in)
 

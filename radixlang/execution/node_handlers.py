@@ -1,6 +1,7 @@
-"""What each node does on its stream. A handler returns False to wait; someone wakes the stream.
+"""Handlers: what each node does on its stream. One returns False if its stream must wait.
 
-All of this runs inside the run's mailbox: quick, never waiting, one at a time.
+It then has arranged for the stream to be woken. All of this runs inside the run's mailbox: quick,
+never blocking, one at a time.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def handle_text(run: NodeContext, stream: Stream, node: Text) -> bool:
 
 
 def handle_role_begin(run: NodeContext, stream: Stream, node: RoleBegin) -> bool:
-    """Write the opening of a turn as the chat template has it."""
+    """Write the chat template's opening of a turn."""
     nodes, after = stream.block.nodes, stream.pos + 1
     generates = not (after < len(nodes) and isinstance(nodes[after], Text))
     text = run.chat.open(stream.roles, node.role, generates=generates)
@@ -71,8 +72,8 @@ def handle_role_begin(run: NodeContext, stream: Stream, node: RoleBegin) -> bool
 
 
 def handle_role_end(run: NodeContext, stream: Stream, node: RoleEnd) -> bool:
-    """Write the closing of a turn, and before it a content that the template has its own form
-    for."""
+    """Write the closing of a turn, and before it the content if it was held for the template to
+    rewrite."""
     held, stream.held = stream.held, None
     if held:
         content = "".join(held)
@@ -85,7 +86,7 @@ def handle_role_end(run: NodeContext, stream: Stream, node: RoleEnd) -> bool:
 
 
 def handle_gen(run: NodeContext, stream: Stream, node: Gen) -> bool:
-    """Post a generation; the stream goes on, the branch runs it in its turn."""
+    """Post a generation; the stream goes on, and the branch runs it in order."""
     params = run.params_for(stream, node)
     granted = run.budget.reserve(stream, params.max_tokens)
     if granted is None:
@@ -111,7 +112,7 @@ def handle_gen(run: NodeContext, stream: Stream, node: Gen) -> bool:
 
 
 def follow(run: NodeContext, cell: Cell, generation: Generation) -> None:
-    """Copy a generation's deltas to its cell and to the run's events as they come."""
+    """Copy a generation's deltas to its cell and to the run's events as they arrive."""
     cell.deltas = []
 
     def reader(delta: Delta | None) -> None:
@@ -153,7 +154,7 @@ def _generated(
 def _read_value(
     run: NodeContext, node: Gen, text: str, then: Callable[[Any, BaseException | None], None]
 ) -> None:
-    """Hand on the value that a generated text means; a user's type is made on a user's thread."""
+    """Parse the value of a generated text; a user's type is parsed on a user thread."""
     output = node.output
     if output is None:
         then(text, None)
@@ -182,7 +183,7 @@ def _valued(
 
 
 def _partial_text(cell: Cell, generation: Generation) -> str:
-    """What a generation that failed had written."""
+    """The text of a failed generation so far."""
     if cell.completion is not None:
         return cell.completion.text
     return "".join(delta.text for delta in generation.deltas)
@@ -288,7 +289,7 @@ def _fail_select(run: NodeContext, stream: Stream, node: Select, error: BaseExce
 
 
 def handle_dynamic(run: NodeContext, stream: Stream, node: Dynamic) -> bool:
-    """Only a mark in the graph."""
+    """Do nothing: the node is only a mark in the graph."""
     return True
 
 
@@ -309,7 +310,7 @@ _KEEPS_HELD = (Text, RoleEnd, Join, Dynamic)  # nodes that need nothing of the b
 
 
 def handle_node(run: NodeContext, stream: Stream, node: Node) -> bool:
-    """Do what a node does; False where its stream must wait."""
+    """Execute a node; False if its stream must wait."""
     if stream.held is not None and not isinstance(node, _KEEPS_HELD):
         write_held(stream)
     return HANDLERS[type(node)](run, stream, node)

@@ -1,4 +1,4 @@
-"""Scorers of select: from the options' log-probabilities to one score an option."""
+"""Scorers of select: from the options' log-probabilities to one score for each option."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_scorer(scorer: Any) -> None:
 
 
 def check_option_texts(options: Sequence[object]) -> None:
-    """Raise a ParameterError unless the options are texts, not empty and all different."""
+    """Raise a ParameterError unless the options are non-empty texts, all different."""
     if not options:
         raise ParameterError("select needs at least one option, got none")
     for option in options:
@@ -41,7 +41,7 @@ def check_option_texts(options: Sequence[object]) -> None:
 
 
 def needs_unconditional(scorer: Any) -> bool:
-    """Whether the scorer also wants the options scored without the prompt."""
+    """Whether the scorer also needs the options scored without the prompt."""
     return bool(scorer == "unconditional_likelihood_normalized")
 
 
@@ -50,10 +50,10 @@ def scores_of(
     details: Sequence[OptionScore],
     unconditional: Sequence[OptionScore] | None = None,
 ) -> tuple[float, ...]:
-    """One score an option, higher is better.
+    """One score for each option, higher is better.
 
     Raises:
-        ParameterError: a custom scorer gave no list of one number an option.
+        ParameterError: a custom scorer did not return one number for each option.
     """
     if callable(scorer):
         return _checked(scorer, scorer(list(details)), len(details))
@@ -93,8 +93,8 @@ def _checked(scorer: Any, scores: Any, count: int) -> tuple[float, ...]:
 def _greedy_ranks(details: Sequence[OptionScore]) -> tuple[float, ...]:
     """Compare options token by token: the likelier token at the first difference wins.
 
-    An option that ends while others go on is compared by the mean of its own tokens there, so
-    that a shared beginning decides nothing.
+    An option that is the beginning of another is compared by the mean of its tokens, so that a
+    shared beginning decides nothing.
     """
     longest = max(len(option.logprobs) for option in details)
     keys = []

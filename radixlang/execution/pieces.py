@@ -1,4 +1,4 @@
-"""What a prompt is made of, piece by piece: texts, values that come later, marks of turns."""
+"""The pieces of a prompt: texts, cells of values that come later, marks of turns."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from radixlang.errors import ProgramError
     from radixlang.sampling_params import SamplingParams
 
-REPLACEMENT = "\ufffd"  # in a text: bytes that are no whole character
+REPLACEMENT = "\ufffd"  # stands for bytes that are not a whole character
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The outcome of a select.
 
-    `scores` are the scorer's, one an option, and `probabilities` their softmax, so the chosen
-    option has the highest. Under the default scorer a score is the log-probability of the whole
-    option, and its probability is the model's, given that one of the options follows. `ties` are
-    the indices that share the best score; the first of them is chosen. `details` are the
-    log-probabilities of the options' tokens, whatever the scorer makes of them.
+    `scores` has the scorer's result for each option, and `probabilities` their softmax, so the
+    chosen option has the highest. Under the default scorer a score is the log-probability of the
+    whole option, and its probability is the model's, given that one of the options follows. `ties`
+    are the indices that share the best score; the first of them is chosen. `details` are the
+    log-probabilities of the options' tokens, for any scorer.
     """
 
     options: tuple[str, ...]
@@ -46,11 +46,11 @@ class Choice:
 
 
 class Cell:
-    """A value that is there later. Written inside the run's mailbox only, read by anyone.
+    """A value that comes later. Written only inside the run's mailbox, read by any thread.
 
     `posted_s` and `ended_s` are seconds of the monotonic clock, 0.0 before they are known: when
-    the backend was asked, and when its answer or an error came. `failure` is an error of this
-    very generation, and `partial` what it had written by then; `error` may be another's.
+    the backend was asked, and when its answer or an error arrived. `failure` is an error of this
+    generation, and `partial` its text so far; `error` may be another's.
     """
 
     __slots__ = ("block", "callbacks", "choice", "completes", "completion", "deltas", "done",
@@ -73,7 +73,7 @@ class Cell:
         self.seed = 0
         self.generation: Generation | None = None
         self.completion: Completion | None = None
-        # broken characters before it that it completes, and its text with them whole
+        # the number of broken characters before it that it completes, and its text with them
         self.completes: tuple[int, str] | None = None
         self.choice: Choice | None = None
         self.deltas: list[Delta] | None = None
@@ -119,7 +119,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class TurnMark:
-    """Marks in a stream's pieces where a turn opens (`begins`) or closes."""
+    """The mark of a turn that opens (`begins`) or closes, among a stream's pieces."""
 
     role: str
     begins: bool
@@ -129,7 +129,7 @@ Piece = Any  # str | Markup | Cell | TurnMark
 
 
 class Rewritten(str):
-    """A turn's content as the chat template writes it; `content` is what the program wrote."""
+    """A turn's content in the chat template's form; `content` is the program's text."""
 
     __slots__ = ("content",)
 
@@ -150,7 +150,7 @@ def piece_text(piece: Piece) -> str:
 
 
 def joined_text(pieces: Iterable[Any]) -> str:
-    """The pieces' text; a completed character stands where it was broken."""
+    """The pieces' text, with a completed character in place of a broken one."""
     parts: list[str] = []
     for piece in pieces:
         left = num_completed(piece)
@@ -164,6 +164,6 @@ def joined_text(pieces: Iterable[Any]) -> str:
 
 
 def num_completed(piece: Any) -> int:
-    """Characters before a piece that its text stands for as well."""
+    """Number of broken characters before a piece that its text completes."""
     completes = getattr(piece, "completes", None)
     return completes[0] if completes is not None else 0

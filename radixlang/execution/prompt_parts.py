@@ -1,4 +1,4 @@
-"""Text on its way into a branch: parts resolved to strings, strings appended."""
+"""Appends text to a branch: resolves parts to strings, and appends these."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from radixlang.graph.nodes import Arg, Part, Ref
 from radixlang.protocol import Branch
 from radixlang.user_code import is_users_value, offload
 
-Pairs = list[str | tuple[Any, str]]  # texts, and values with how they are to be formatted
+Pairs = list[str | tuple[Any, str]]  # texts, and values with their format specs
 
 
 def emit(stream: Stream, text: str) -> None:
-    """Append text to the branch and to the record of the prompt, or hold it for its turn's end."""
+    """Append text to the branch and to the stream's pieces, or hold it until its turn ends."""
     if stream.held is not None:
         stream.held.append(text)
         return
@@ -26,20 +26,20 @@ def emit(stream: Stream, text: str) -> None:
 
 
 def write_held(stream: Stream) -> None:
-    """Write what is held as it is: something else than text follows in the turn."""
+    """Write held text unchanged, because something other than text follows in the turn."""
     held, stream.held = stream.held, None
     for text in held or ():
         emit(stream, text)
 
 
 def branch_of(stream: Stream) -> Branch:
-    """The stream's branch, which it has for as long as it runs."""
+    """The stream's branch, which it has as long as it runs."""
     assert stream.branch is not None, "a stream without a branch was driven"
     return stream.branch
 
 
 def resolve_parts(run: NodeContext, stream: Stream, parts: tuple[Part, ...]) -> list[str] | None:
-    """Parts as texts, or None after arranging to be woken when a missing value is there."""
+    """Parts as texts; None if a value is missing, after arranging to be woken once it is there."""
     for part in parts:
         if isinstance(part, Ref):
             cell = run.loop.cell(part.block, part.slot, part.name)
@@ -57,7 +57,7 @@ def resolve_parts(run: NodeContext, stream: Stream, parts: tuple[Part, ...]) -> 
 def _by_user(
     run: NodeContext, stream: Stream, parts: tuple[Part, ...], pairs: Pairs
 ) -> list[str] | None:
-    """Texts that a user's `__format__` makes, on a user's thread; None until they are there."""
+    """Texts from a user's `__format__`, called on a user thread; None until they are there."""
     if id(parts) in stream.formatted:
         found = stream.formatted.pop(id(parts))
         if isinstance(found, BaseException):

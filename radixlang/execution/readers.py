@@ -1,4 +1,4 @@
-"""Readers of a run: each waits until what it needs is there, on a thread or on an event loop."""
+"""Readers of a run: each waits for a condition, on a thread or on an event loop."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from radixlang.reply import Sleepers
 
 
 class Readers:
-    """Those who wait for a run. A run that has failed keeps nobody waiting.
+    """The readers that wait for a run. A failure of the run wakes all of them.
 
     Args:
-        owner: the process that the run is in.
+        owner: the process of the run.
         has_failed: whether the run has an error.
     """
 
@@ -28,7 +28,7 @@ class Readers:
         self._async_waiters: list[tuple[Callable[[], bool], Any, Any]] = []
 
     def wait(self, predicate: Callable[[], bool]) -> None:
-        """Block until predicate() holds or the run has failed. It must stay true once it is.
+        """Block until predicate() holds or the run has failed. Once true, it must stay true.
 
         Raises:
             ForkedError: this is a child of the process that runs the program.
@@ -39,7 +39,7 @@ class Readers:
         self._sleepers.wait_for(lambda: predicate() or self._has_failed())
 
     async def wait_async(self, predicate: Callable[[], bool]) -> None:
-        """Like `wait`, without blocking the event loop; it blocks where there is none."""
+        """Like `wait`, without blocking the event loop; it blocks if no loop runs."""
         loop = running_loop()
         if loop is None:
             return self.wait(predicate)
@@ -56,8 +56,8 @@ class Readers:
     def check_may_block(self, is_ready: bool, asked: str, instead: str) -> None:
         """Refuse to wait on the event loop that the program itself runs on.
 
-        Readers call it before they hand anything to the executor: what is refused depends on
-        the program, never on how fast the model was.
+        Readers call it before they hand anything to the executor, so that the refusal depends on
+        the program, never on the model's speed.
 
         Raises:
             NeedsValueError: the value is not there yet, and this is the loop's own thread.
@@ -72,7 +72,7 @@ class Readers:
             )
 
     def notify(self) -> None:
-        """Something a reader may wait for has changed."""
+        """Let readers check their conditions, because something has changed."""
         self._sleepers.wake()
         for predicate, loop, future in self._async_waiters.copy():
             if predicate() or self._has_failed():
@@ -80,7 +80,7 @@ class Readers:
 
     @property
     def are_waiting(self) -> bool:
-        """Whether somebody waits for a change."""
+        """Whether a reader waits."""
         return bool(self._sleepers or self._async_waiters)
 
 

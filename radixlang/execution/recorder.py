@@ -1,8 +1,8 @@
-"""Recording: what a state appends becomes nodes in blocks; what is not known yet is marked.
+"""Recording: appended items become nodes in blocks; values that are not known yet are marked.
 
 A Placeholder stands for a generated value or an open argument. In an f-string it becomes a
-marked string that the recorder splits into Refs again. Marks carry a random nonce of this
-recorder, so that data which happens to contain such characters stays data.
+marked string, which the recorder splits into Refs again. Marks carry a random nonce of this
+recorder, so that data that happens to contain such characters stays data.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def caller_location() -> Location:
 
 
 class Recorder:
-    """The blocks of one program while it is written: a trace, or a live run."""
+    """The blocks of one program while they are recorded: a trace, or a live run."""
 
     def __init__(self, name: str, blocks: Sequence[Block] | None = None) -> None:
         self.name = name
@@ -63,7 +63,7 @@ class Recorder:
         return Graph(self.name, tuple(self.blocks))
 
     def location(self) -> Location:
-        """Where the program is now: a template says so in `at`, Python by its stack."""
+        """The program's current line: a template sets `at`, for Python it is on the stack."""
         return self.at or caller_location()
 
     def record(self, block: Block, node: Node) -> None:
@@ -79,7 +79,7 @@ class Recorder:
         return bool(self._news)
 
     def take_news(self) -> Iterator[tuple[Block, int]]:
-        """Blocks with nodes that were not handed over yet, each with its length now."""
+        """Blocks with nodes that were not handed over yet, each with its current length."""
         while self._news:
             block = self._news.popleft()
             block.dirty = False
@@ -88,7 +88,7 @@ class Recorder:
                 yield block, length
 
     def new_blocks(self, parent: Block, kind: str, count: int) -> list[Block]:
-        """Fresh blocks below parent with consecutive ids: one fork, or one call."""
+        """New blocks below parent with consecutive ids: one fork, or one call."""
         with self._lock:
             first, ordinal = len(self.blocks), parent.num_splits
             parent.num_splits = ordinal + 1

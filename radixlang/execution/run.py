@@ -29,8 +29,8 @@ from radixlang.protocol import Backend
 class Run:
     """One execution of a program: recorded as it goes, or a whole graph given beforehand.
 
-    It has a recorder that the program writes to, a loop that moves streams, readers that wait,
-    and the context that node handlers work with.
+    It has a recorder to which the program writes, a loop that drives streams, readers that wait,
+    and the context of node handlers.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """The seed that all seeds of generations are made of."""
+        """The seed from which the seeds of all generations are made."""
         return self.nodes.seed
 
     @property
     def blocks(self) -> list[Block]:
-        """The program's blocks, one a branch."""
+        """The program's blocks, one for each branch."""
         return self.recorder.blocks
 
     @property
@@ -157,7 +157,7 @@ class Run:
         """The value at ref; runs the program up to it and waits.
 
         Raises:
-            NeedsValueError: it would stop the event loop that the program runs on.
+            NeedsValueError: waiting would stop the event loop that the program runs on.
         """
         instead = f"write await s.aget({ref.name!r})" if ref.name else "await s.atext() first"
         asked = repr(ref.name) if ref.name else "a joined text"
@@ -175,7 +175,7 @@ class Run:
         return self.outcome(block, cell)
 
     def look(self, block: Block, ref: Ref) -> Cell:
-        """The cell at ref, flushed towards; the boundary is recorded in the graph."""
+        """The cell at ref; records the boundary in the graph and flushes the nodes up to it."""
         cell = self.loop.cell(ref.block, ref.slot, ref.name)
         if not cell.seen:
             cell.seen = True
@@ -183,7 +183,7 @@ class Run:
         return cell
 
     def boundary(self, block: Block, reason: str) -> None:
-        """Record that Python looks at something here, and run what it needs."""
+        """Record in the graph that Python looks at a value here, and flush."""
         if not self.program_ended:
             self.record(block, Dynamic(reason, self.recorder.location()))
             self.flush()
@@ -196,7 +196,7 @@ class Run:
         return cell.value
 
     def cancel(self) -> None:
-        """End the run and free what only it holds."""
+        """End the run and free the memory that only it holds."""
         self.loop.abort(CancelledError("the program was cancelled by its owner"))
 
     def stop_cell(self, cell: Cell) -> None:
@@ -204,7 +204,7 @@ class Run:
         self.loop.post(partial(_stop, cell))
 
     def fail_from_program(self, error: BaseException) -> None:
-        """The program's own code has raised: end the run, with that as its error."""
+        """End the run with an exception of the program's own code as its error."""
         self.loop.program_ended = True
         self.loop.post(lambda: self.loop.fail_run(self._placed(error, self.streams.get(0), None)))
 
@@ -214,7 +214,7 @@ class Run:
         return stream is not None and stream.is_complete
 
     def follow(self, cell: Cell) -> None:
-        """Keep the pieces of a cell from here on, also those that have come already."""
+        """Record the pieces of a cell from here on, and those that have already arrived."""
         self.nodes.is_followed = True
         self.loop.post(partial(self._follow, cell))
 

@@ -1,4 +1,4 @@
-"""Driving streams: nodes are handled in order, waits are callbacks, errors stay in their place.
+"""The loop that drives streams: it handles nodes in order, and waits by callbacks.
 
 An error on a stream fails the nearest fork branch that collects its errors, or else the whole
 run. Everything here runs inside the run's mailbox.
@@ -38,15 +38,15 @@ _MAIN = threading.main_thread()
 
 
 class RunLoop:
-    """The streams and cells of a run, and what makes them move.
+    """The streams and cells of a run, and the loop that drives them.
 
-    `started_at` is the time of day in seconds; `started_s` and `ended_s` are of the monotonic
+    `started_at` is in seconds since the epoch; `started_s` and `ended_s` are of the monotonic
     clock, `ended_s` 0.0 while the run goes on.
 
     Args:
         recorder: the program's blocks.
-        handle: does what a node does; False where its stream must wait.
-        placed: an error as the ProgramError that names its place.
+        handle: executes a node; returns False if its stream must wait.
+        placed: turns an error into the ProgramError that names its place.
     """
 
     def __init__(self, recorder: Recorder, handle: Handle, placed: Placed) -> None:
@@ -70,7 +70,7 @@ class RunLoop:
     # -- streams and cells --------------------------------------------------------------
 
     def cell(self, block: int, slot: int, name: str | None = None) -> Cell:
-        """The cell of a value node, made at first sight."""
+        """The cell of a value node, made at the first call."""
         key = (block << _SLOT_BITS) | slot
         found = self.cells.get(key)
         if found is None:
@@ -89,7 +89,7 @@ class RunLoop:
         return stream.error if stream is not None else None
 
     def _take(self, command: Callable[[], None]) -> None:
-        """Run a command, and what it has made possible; its error becomes the run's."""
+        """Run a command, and the work that it enables; its error becomes the run's."""
         try:
             command()
         except BaseException as error:
@@ -138,25 +138,25 @@ class RunLoop:
         return partial(self.ready, stream)
 
     def step(self, stream: Stream) -> None:
-        """The node that the stream waited at is done; go on behind it."""
+        """Continue a stream after the node at which it waited is done."""
         stream.pass_node()
         self._todo -= 1
         self.ready(stream)
 
     def begin(self, stream: Stream) -> None:
-        """An operation of the stream is in flight; every begin has its `ended`."""
+        """Note that an operation of the stream is in flight; `ended` follows each `begin`."""
         stream.outstanding += 1
         self._todo += 1
 
     def ended(self, stream: Stream) -> None:
-        """An operation of the stream has come back."""
+        """Note that an operation of the stream has ended."""
         stream.outstanding -= 1
         self._todo -= 1
         if stream.watchers or stream.ended:
             self.settle(stream)
 
     def settle(self, stream: Stream) -> None:
-        """Wake those who wait for a stream to complete, if it has; free it if it is over."""
+        """If a stream is complete, wake those that wait for it; if it is closed, free it."""
         if not stream.is_complete:
             return
         watchers, stream.watchers = stream.watchers, None
@@ -166,7 +166,7 @@ class RunLoop:
             release(stream)
 
     def close(self, block: Block) -> None:
-        """Nothing more will be appended to this block: free its branch once it is done."""
+        """Close a block, to which nothing more is appended; its branch is freed once it is done."""
         self.post(partial(self._close, block))
 
     def _close(self, block: Block) -> None:
@@ -176,12 +176,12 @@ class RunLoop:
             self.settle(stream)
 
     def expect(self, blocks: Sequence[Block]) -> None:
-        """The whole graph is given: its nodes are counted, and no program will add any."""
+        """Count the nodes of a whole given graph, to which no program adds any."""
         self._todo = sum(len(block.nodes) for block in blocks)
         self.program_ended = True
 
     def advance(self, news: list[tuple[Block, int]]) -> None:
-        """Blocks have grown to these lengths: go on with them."""
+        """Continue with blocks that have grown to these lengths."""
         for block, length in news:
             if length > block.flushed:
                 self._todo += length - block.flushed
@@ -196,7 +196,7 @@ class RunLoop:
                 self.ready(stream)
 
     def check_finished(self) -> None:
-        """Tell readers; finish where the program has ended and nothing is left to do."""
+        """Notify readers, and finish if the program has ended and nothing is left to do."""
         if self.readers.are_waiting:
             self.readers.notify()
         is_over = self.program_ended and not (self._todo or self._recorder.has_news or self._ready)
@@ -217,7 +217,7 @@ class RunLoop:
     # -- errors -------------------------------------------------------------------------
 
     def fail(self, stream: Stream, node: Node | None, error: BaseException) -> None:
-        """An error on a stream fails its collecting fork branch, or else the run."""
+        """Fail the nearest fork branch that collects errors with this one, or else the run."""
         if stream.error is not None or self.error is not None:
             return
         wrapped = stream.failure = self._placed(error, stream, node)
@@ -227,7 +227,7 @@ class RunLoop:
             self._fail_domain(stream.domain, wrapped)
 
     def fail_run(self, error: ProgramError) -> None:
-        """Keep the first error of the run and end everything."""
+        """End everything; the run keeps its first error."""
         if self.error is not None or self.finished:
             return
         with self._lock:
@@ -258,7 +258,7 @@ class RunLoop:
             self.fail_branch(stream, CancelledError("the branch was cancelled by its owner"))
 
     def fail_branch(self, stream: Stream, error: BaseException) -> None:
-        """End one branch, and what is below it, with an error (cancellation of a part)."""
+        """End one branch, and the branches below it, with an error (a partial cancellation)."""
         self._fail_domain(stream, self._placed(error, stream, None))
 
     def _fail_domain(self, domain: Stream, error: ProgramError) -> None:
@@ -277,7 +277,7 @@ class RunLoop:
         self.readers.notify()
 
     def _skip(self, stream: Stream) -> None:
-        """Count the nodes of a failed stream as done, and fail what would start in them."""
+        """Count the nodes of a failed stream as done, and fail their cells and children."""
         assert stream.error is not None
         work = [stream]
         while work:
@@ -297,7 +297,7 @@ class RunLoop:
 
 
 def release(stream: Stream) -> None:
-    """Give the stream's branch back to the backend, once."""
+    """Release the stream's branch, once."""
     branch, stream.branch = stream.branch, None
     if branch is not None:
         branch.release()

@@ -1,4 +1,4 @@
-"""What a caller sets for a whole run."""
+"""The options of a whole run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from radixlang.errors import ParameterError
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a caller sets for a whole run.
+    """The options of a whole run.
 
-    `seed` None draws one and records it. `defaults` are sampling parameters for every gen that
+    A `seed` of None draws one and records it. `defaults` are sampling parameters for every gen that
     does not set them. `timeout` is in seconds; `max_total_tokens` bounds the generated tokens
     of all branches together.
     """

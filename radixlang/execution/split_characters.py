@@ -1,7 +1,7 @@
-"""Characters whose tokens two generations share: a cut by `max_tokens` may fall inside one.
+"""Characters whose bytes two generations share: `max_tokens` may cut inside a character.
 
-The text of a generation alone shows a replacement character there. In the prompt, where the next
-generation writes the rest of it, the character is whole: the later one completes it.
+The text of the first generation alone shows a replacement character there. In the prompt, where
+the next generation writes the rest of it, the character is whole: the later one completes it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Decode = Callable[[Sequence[int]], str]
 
 
 def complete_character(stream: Stream, cell: Cell, decode: Decode) -> None:
-    """Let a finished generation complete the character that those right before it left broken."""
+    """Let a finished generation complete the character that those right before it cut."""
     chain = _broken_before(stream, cell)
     if not chain:
         return
@@ -27,7 +27,7 @@ def complete_character(stream: Stream, cell: Cell, decode: Decode) -> None:
     end = decode(_completion(cell).token_ids).lstrip(REPLACEMENT)
     is_cut_of = whole.startswith(begin) and whole[len(begin) :].endswith(end)
     if not is_cut_of or not begin.endswith(first.text.rstrip(REPLACEMENT)):
-        return  # its text is not what its tokens say: a stop string cut it
+        return  # a stop string cut its text, which differs from that of its tokens
     middle = whole[len(begin) : len(whole) - len(end)]
     shown = joined_text(chain)
     num_broken = len(shown) - len(shown.rstrip(REPLACEMENT))

@@ -1,4 +1,4 @@
-"""The thread that watches deadlines, shared by all runs: no run holds a thread of its own."""
+"""The thread that watches the deadlines of all runs, so that a run holds no thread for its own."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 
 log = logging.getLogger("radixlang")
-_IDLE_S = 2.0  # the deadline thread goes away after this long without anything to watch
+_IDLE_S = 2.0  # seconds without a deadline after which the thread ends
 
 
 class DeadlineWatch:
-    """Calls functions at a time; one daemon thread, alive only while something is watched."""
+    """Calls functions at given times, on a daemon thread that lives while there are any."""
 
     def __init__(self) -> None:
         self._begin()
@@ -31,9 +31,9 @@ class DeadlineWatch:
         self._running = False
 
     def after(self, seconds: float, call: Callable[[], None]) -> Callable[[], None]:
-        """Arrange a call; the function returned takes it back."""
+        """Schedule a call; the returned function cancels it."""
         if self._process != os.getpid():
-            self._begin()  # a fork has none of its parent's threads
+            self._begin()  # a forked process has none of its parent's threads
         entry: list[Callable[[], None] | None] = [call]
         with self._lock:
             heapq.heappush(self._heap, (time.monotonic() + seconds, next(self._order), entry))
@@ -51,7 +51,7 @@ class DeadlineWatch:
         self._running = True
         try:
             thread.start()
-        except BaseException:  # an interrupt: whether it runs is not known, and two do no harm
+        except BaseException:  # an interrupt: it may or may not run, and two threads do no harm
             self._running = False
             raise
 
@@ -80,7 +80,7 @@ class DeadlineWatch:
 
 
 def _call_safely(call: Callable[[], None]) -> None:
-    """One call that fails must not end the thread that all others wait for."""
+    """Call a function whose error must not end the thread that all others wait for."""
     try:
         call()
     except BaseException:

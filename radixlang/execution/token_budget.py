@@ -1,4 +1,4 @@
-"""The token budget of a run: reserved before a generation, given back after it."""
+"""The token budget of a run: reserved before a generation, returned after it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from radixlang.execution.branch_run import Stream
 
 
 class Budget:
-    """Tokens that all generations of a run may make together; None is no bound.
+    """The most tokens that all generations of a run may make together; None is no bound.
 
-    A generation reserves its max_tokens, or what is left, so the bound holds however many
-    branches run at once.
+    A generation reserves its max_tokens, or the rest of the budget, so the bound holds for any
+    number of branches at once.
     """
 
     __slots__ = ("limit", "reserved", "spent", "waiting")
@@ -22,7 +22,7 @@ class Budget:
         self.waiting: list[Stream] = []
 
     def reserve(self, stream: Stream, wanted: int) -> int | None:
-        """Tokens that a generation may make; None: wait until some come back.
+        """Tokens that a generation may make; None: wait until others return some.
 
         Raises:
             BudgetError: the budget is spent.
@@ -43,7 +43,7 @@ class Budget:
         )
 
     def settle(self, granted: int, used: int) -> list[Stream]:
-        """Count what a generation used; returns the streams that may try again."""
+        """Count the tokens that a generation used; returns the streams that may try again."""
         self.spent += used
         if self.limit is None:
             return []

@@ -1,4 +1,4 @@
-"""What a program's function works with: its state, what it appends, its variables and branches.
+"""The objects of a program's function: its state, expressions, variables and branches.
 
 It records into `radixlang.graph` and reads from runs of `radixlang.execution`. It knows no
 program that is called, no backend and no token.

@@ -1,4 +1,4 @@
-"""What a program appends: text, gen, select and roles, concatenated with +."""
+"""The expressions that a program appends: text, gen, select and roles, concatenated with +."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def gen(name: Any = None, type: Any = None, /, *, n: int = 1, **options: Any) ->
         type: int, float, bool, str, Literal, Enum, Union, list, tuple, dict, dataclass,
             TypedDict, a pydantic model or a function; the value has that type.
         n: above 1, a group of n branches with one sample each: `s[name]` is the list of
-            values, and `s.choose(name, i)` goes on from one of them.
+            values, and `s.choose(name, i)` continues from one of them.
         regex, json_schema, grammar, choices, tools, constraint: one constraint on the text;
             finish, strict and whitespace are its options (see `radixlang.constraints.specs`).
         options: any field of SamplingParams: max_tokens, temperature, top_p, stop, seed, …
@@ -93,12 +93,12 @@ def select(
 
     Args:
         name: the variable the chosen option is bound to; None binds nothing.
-        choices: the options, one shared prefill for all.
+        choices: the options; they share one prefill.
         scorer: "likelihood" takes the likeliest option. "token_length_normalized" takes the one
-            with the highest mean log-probability a token, "greedy_token" the one that greedy
-            decoding goes towards, "unconditional_likelihood_normalized" the one that the prompt
-            makes likelier most. Or a function of the list of OptionScore that gives one score an
-            option, higher is better.
+            with the highest mean log-probability of a token, "greedy_token" the one nearest to
+            greedy decoding, "unconditional_likelihood_normalized" the one whose likelihood the
+            prompt raises most. Or a function of the list of OptionScore that returns one score for
+            each option, higher is better.
 
     Raises:
         ParameterError: no options, an empty or repeated one, or an unknown scorer.
@@ -135,7 +135,7 @@ def user(content: Appendable) -> Expr[Any]:
 
 
 def assistant(content: Appendable) -> Expr[Any]:
-    """An assistant turn; what the model says is a gen in it."""
+    """An assistant turn; a gen in it is the model's answer."""
     return role("assistant", content)
 
 
@@ -199,7 +199,7 @@ def _check_options(options: dict[str, Any]) -> dict[str, Any]:
 def _params(overrides: tuple[tuple[str, Any], ...]) -> SamplingParams:
     try:
         return _cached_params(overrides, tuple([kind(value) for _, value in overrides]))
-    except TypeError:  # a value that cannot be hashed: let the check speak
+    except TypeError:  # a value that cannot be hashed: the check below reports it
         return SamplingParams(**dict(overrides))
 
 
@@ -207,7 +207,7 @@ def _params(overrides: tuple[tuple[str, Any], ...]) -> SamplingParams:
 def _cached_params(
     overrides: tuple[tuple[str, Any], ...], kinds: tuple[Any, ...]
 ) -> SamplingParams:
-    """`kinds` is part of the key only: 1, True and 1.0 are equal and not all are valid."""
+    """`kinds` is only part of the key: 1, True and 1.0 are equal, but not all are valid."""
     return SamplingParams(**dict(overrides))
 
 

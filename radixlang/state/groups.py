@@ -1,4 +1,4 @@
-"""Groups of branches: a fork's children as one thing, and what a join makes of them."""
+"""Groups of branches: a fork's children as one object, and their joined values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ForkGroup:
     """The branches of one fork, aligned by index.
 
     As a context manager it waits for its branches at the end of the block, and ends them.
-    `group += x` appends to every branch: one expression for all, a list with one each, or a
+    `group += x` appends to every branch: one expression for all, a list with one for each, or a
     function of the index.
     """
 
@@ -45,7 +45,7 @@ class ForkGroup:
     @overload
     def __getitem__(self, key: str) -> list[Any]: ...
     def __getitem__(self, key: int | slice | str) -> Any:
-        """A branch, some of them, or the values of a variable (None where a branch lacks it)."""
+        """A branch, some of them, or the values of a variable (None if a branch lacks it)."""
         if isinstance(key, str):
             if not any(key in child for child in self._children):
                 raise unknown_variable(key, list(_all_names(self)), "any branch of the fork")
@@ -53,7 +53,7 @@ class ForkGroup:
         return self._children[key]
 
     def __setitem__(self, index: int, state: State) -> None:
-        """Only what `group[i] += …` does: put the same branch back."""
+        """Allows `group[i] += …`, which assigns the same branch; any other state is refused."""
         if self._children[index] is not state:
             raise ParameterError("a branch of a fork cannot be replaced; write group[i] += …")
 
@@ -132,12 +132,12 @@ class ForkGroup:
         return join(self.parent, self, names, **options)
 
     def close(self, why: str) -> None:
-        """Nothing may be appended to the branches from here on."""
+        """Close the branches: nothing more may be appended to them."""
         for child in self._children:
             child._closed = child._closed or why
 
     def cancel(self) -> None:
-        """End the branches and free what only they hold; the parent goes on."""
+        """End the branches and free the memory that only they hold; the parent goes on."""
         for child in self._children:
             if isinstance(child._host, Run):
                 child._host.flush()
@@ -145,7 +145,7 @@ class ForkGroup:
         self.close("has been cancelled")
 
     def nodes_since_fork(self) -> list[Node]:
-        """What the parent has appended after this fork."""
+        """The nodes that the parent has appended after this fork."""
         nodes = self.parent._block.nodes
         for index, node in enumerate(nodes):
             if isinstance(node, Fork) and self.children_range[0] in node.children:
@@ -154,7 +154,7 @@ class ForkGroup:
 
 
 class Joined(Sequence[Any]):
-    """The values of one variable over a group's branches, read when first looked at."""
+    """The values of one variable over a group's branches; reading the first waits for all."""
 
     __slots__ = ("_state", "ref", "refs")
 
@@ -165,8 +165,8 @@ class Joined(Sequence[Any]):
 
     @property
     def value(self) -> Any:
-        """The list itself, None where a branch lacks the variable or has failed; a reducer's
-        value where there is a reducer. Waits for it."""
+        """The list, with None for a branch that lacks the variable or has failed; the reducer's
+        value if there is a reducer. Waits for it."""
         host = self._state._host
         if isinstance(host, Run):
             return self._state._read(self.ref)
@@ -198,7 +198,7 @@ class Joined(Sequence[Any]):
 
 
 class PendingList(list[Any]):
-    """A joined list while tracing: interpolated whole, it is a reference to the whole list."""
+    """A joined list while tracing: in a text it becomes a reference to the whole list."""
 
     def __init__(self, values: list[Any], whole: Any) -> None:
         super().__init__(values)
@@ -225,16 +225,16 @@ def join(
     reduce: Callable[[list[Any]], Any] | None = None,
     missing: Missing = "none",
 ) -> Any:
-    """Wait for the branches of a group and gather what they made.
+    """Wait for the branches of a group and collect their values or texts.
 
     Args:
-        names: variables to bind in the parent, each a list aligned by branch index. None: every
-            variable that a branch has bound since the fork.
+        names: variables to bind in the parent, each to a list aligned by branch index. None:
+            every variable that a branch has bound since the fork.
         text: append the branches' texts since the fork to the parent instead.
-        separator: between the texts.
-        reduce: a function of the list; the variable becomes what it returns.
-        missing: "none" puts None where a branch lacks a variable or has failed; "raise" makes
-            that a JoinError or ParameterError.
+        separator: text between the texts.
+        reduce: a function of the list; the variable is bound to its result.
+        missing: "none" puts None for a branch that lacks a variable or has failed; "raise" raises
+            a JoinError or ParameterError.
 
     Returns:
         One Joined for one name or for `text`, else a dict of them by name.

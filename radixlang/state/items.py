@@ -1,4 +1,4 @@
-"""What expressions are made of: text, generations, choices, turns, and values not known yet."""
+"""The items of expressions: text, generations, choices, turns, and values not known yet."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Scorer: TypeAlias = "ScorerName | Callable[[list[OptionScore]], Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class GenItem:
-    """A generation asked for; `n` above 1 makes a group of branches."""
+    """A generation; `n` above 1 makes a group of branches."""
 
     name: str | None
     params: SamplingParams
@@ -69,7 +69,7 @@ Item: TypeAlias = "str | Placeholder | GenItem | SelectItem | RoleOpen | RoleClo
 class Expr(Generic[T]):
     """A sequence of items; immutable, and usable any number of times.
 
-    `T` is the type of the value that the one gen or select in it binds.
+    `T` is the type of the value of the one gen or select in it.
     """
 
     __slots__ = ("items",)
@@ -112,7 +112,7 @@ def as_expr(value: Appendable) -> Expr[Any]:
 
 
 def _instead_of(value: object) -> str:
-    """What to write where a value cannot be appended."""
+    """What to write instead of a value that cannot be appended."""
     if isfunction(value):
         return f"call it, as in {value.__name__}(…)"
     if isinstance(value, (list, tuple)):
@@ -129,7 +129,7 @@ def _instead_of(value: object) -> str:
 
 class Placeholder:
     """A value that is not known yet. It interpolates in f-strings and concatenates with +;
-    whatever needs the value itself (comparison, len, iteration, int…) raises NeedsValueError.
+    anything that needs the value itself (comparison, len, iteration, int…) raises NeedsValueError.
     """
 
     __slots__ = ("part", "recorder")

@@ -1,4 +1,4 @@
-"""Functions that are told of every run of this process: as it starts, and when it has ended."""
+"""Listeners: functions that are called for every run of this process, at its start or end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _listeners: dict[When, tuple[Listener, ...]] = {"start": (), "end": ()}
 
 
 class Subscription:
-    """A listener that is told until `stop()`, or until the end of a `with` block."""
+    """A registered listener, until `stop()` or the end of a `with` block."""
 
     __slots__ = ("_listener", "_when")
 
@@ -26,7 +26,7 @@ class Subscription:
         self._listener, self._when = listener, when
 
     def stop(self) -> None:
-        """Tell the listener of no further run. Again does nothing."""
+        """Call the listener for no further run. Idempotent."""
         _listeners[self._when] = tuple(
             each for each in _listeners[self._when] if each != self._listener
         )
@@ -46,20 +46,20 @@ def on_run(listener: Listener, *, when: When = "end") -> Subscription:
             returns or raises. "start": before the program's first node runs.
 
     It is called on the thread that reads the run (the caller of `run`, the reader of a batch's
-    results), never on the engine's. What it raises becomes a warning: no run fails by it.
+    results), never on the engine's. Its exceptions become warnings; they do not fail the run.
     Runs nested in a state are part of that state's run.
     """
     if when not in _listeners:
         raise ParameterError(f'when must be "start" or "end", got {when!r}')
     subscription = Subscription(listener, when)
-    subscription.stop()  # a listener is told once, however often it is given
+    subscription.stop()  # a listener is called once, however often it is registered
     _listeners[when] = (*_listeners[when], listener)
     return subscription
 
 
 @contextmanager
 def told(state: State) -> Iterator[None]:
-    """A whole run: listeners hear of its start, and of its end however it ends."""
+    """A context for a whole run: calls listeners at its start, and at its end or failure."""
     tell("start", state)
     try:
         yield
@@ -68,7 +68,7 @@ def told(state: State) -> Iterator[None]:
 
 
 def tell_end(state: State) -> None:
-    """Wait for the end of a run and tell of it; nobody waits where nobody listens."""
+    """Wait for the end of a run and call its listeners; does not wait if there are none."""
     if _listeners["end"]:
         run = state._run()
         run.readers.wait(lambda: run.finished)

@@ -1,4 +1,4 @@
-"""What a state needs of a program to run it in a place of its own."""
+"""The interface by which a state runs a nested program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ P = ParamSpec("P")
 
 
 class NestedProgram(Protocol[P]):
-    """A program that is run on a state of another."""
+    """A program that can run on a state of another."""
 
     name: str
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class RoleContext:
-    """One turn as a with block; it closes also when the body raises."""
+    """One turn as a with block; it is closed even if the body raises."""
 
     __slots__ = ("_name", "_state")
 

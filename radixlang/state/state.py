@@ -1,4 +1,4 @@
-"""The state of a program: what its function appends to, reads from and forks."""
+"""The state of a program, to which its function appends, from which it reads, which it forks."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class State(Named):
             self._add_items(as_expr(item).items)
         return self
 
-    if not TYPE_CHECKING:  # checkers know by themselves what a state has not
+    if not TYPE_CHECKING:  # type checkers report unknown attributes themselves
 
         def __add__(self, other: object) -> NoReturn:
             raise added_error(self._recorder.name)
@@ -103,7 +103,7 @@ class State(Named):
             raise unknown_attribute(self, name)
 
     def append(self, item: Appendable) -> State:
-        """The same as `s += item`, for where a statement cannot stand."""
+        """The same as `s += item`, as an expression."""
         return self.__iadd__(item)
 
     def _add_items(self, items: tuple[Item, ...]) -> None:
@@ -156,7 +156,7 @@ class State(Named):
         return option if len(parts) == 1 and isinstance(parts[0], str) else parts
 
     def _add_samples(self, item: GenItem, rest: tuple[Item, ...]) -> None:
-        """gen with n > 1: a branch a sample; what follows in the expression goes to each."""
+        """gen with n > 1: a branch for each sample; the rest of the expression goes to each."""
         single = GenItem(item.name, item.params, item.overrides, item.constraint, item.output)
         group = self.fork(item.n)
         for child in group:
@@ -216,7 +216,7 @@ class State(Named):
         return self
 
     def role(self, name: str) -> RoleContext:
-        """`with s.role("tool"): …` is one turn, closed also when the body raises."""
+        """`with s.role("tool"): …` is one turn, which is closed even if the body raises."""
         return RoleContext(self, name)
 
     def system(self, *content: NoReturn) -> RoleContext:
@@ -240,9 +240,9 @@ class State(Named):
         """n branches that start here and share everything so far.
 
         Args:
-            n: how many.
-            on_error: "cancel": the first failure ends the whole program. "collect": it ends
-                only its own branch, and shows in the group's `errors`.
+            n: number of branches, at least 1.
+            on_error: "cancel": the first failure ends the whole program. "collect": a failure
+                ends only its own branch, and is in the group's `errors`.
         """
         from radixlang.state.groups import ForkGroup
 
@@ -284,16 +284,16 @@ class State(Named):
     @overload
     def join(self, group: ForkGroup, /, *, missing: Missing = "none") -> dict[str, Joined]: ...
     def join(self, group: ForkGroup, /, *names: str, **options: Any) -> Any:
-        """Wait for the branches of a group and gather what they made.
+        """Wait for the branches of a group and collect their values or texts.
 
         Args:
-            names: variables to bind here, each a list aligned by branch index. None: every
+            names: variables to bind here, each to a list aligned by branch index. None: every
                 variable that a branch has bound since the fork.
             text: append the branches' texts since the fork to this branch instead.
-            separator: between the texts; a line break.
-            reduce: a function of the list; the variable becomes what it returns.
-            missing: "none" puts None where a branch lacks a variable or has failed; "raise" makes
-                that a JoinError or ParameterError.
+            separator: text between the texts; a line break.
+            reduce: a function of the list; the variable is bound to its result.
+            missing: "none" puts None for a branch that lacks a variable or has failed; "raise"
+                raises a JoinError or ParameterError.
 
         Returns:
             One Joined for one name or for `text`, else a dict of them by name.
@@ -317,7 +317,7 @@ class State(Named):
         return joined
 
     def adopt(self, group: ForkGroup, index: int) -> State:
-        """Go on where a branch of the group ended; the others end here."""
+        """Continue where a branch of the group ended; the others end here."""
         self._check_open()
         child = group[index]
         if group.parent is not self or child._closed is not None:
@@ -334,13 +334,13 @@ class State(Named):
         return self
 
     def adopt_child(self, child: State) -> State:
-        """Go on where one branch of the latest fork ended, whatever group it came in."""
+        """Continue where a branch of the latest fork ended, without its group."""
         from radixlang.state.groups import ForkGroup
 
         return self.adopt(ForkGroup(self, [child]), 0)
 
     def choose(self, name: str, index: int | Callable[[list[Any]], int]) -> State:
-        """Go on from one sample of gen(name, n=…); a function picks it from the values."""
+        """Continue from one sample of gen(name, n=…); `index` may be a function of the values."""
         if self._samples is None or self._samples[0] != name:
             raise self._no_samples(name)
         group = self._samples[1]
@@ -372,8 +372,8 @@ class State(Named):
         """Run another program at this place; returns its state (`.result`, `["x"]`).
 
         Args:
-            scope: "inline": its text stays in the prompt. "vanish": it sees the prompt and
-                its text goes away. "isolate": it starts from an empty prompt.
+            scope: "inline": its text stays in the prompt. "vanish": it sees the prompt, and
+                its text is dropped. "isolate": it starts from an empty prompt.
         """
         child = self._open_call(program, scope)
         child._result = program.call_with(child, args, kwargs)
@@ -390,7 +390,7 @@ class State(Named):
     async def acall(
         self, program: NestedProgram[...], /, *args: Any, scope: Any = "inline", **kwargs: Any
     ) -> State:
-        """Like `call`, for an `async def` program inside another: it may await what it likes."""
+        """Like `call`, for an `async def` program inside another: it may await anything."""
         child = self._open_call(program, scope)
         child._result = await program.acall_with(child, args, kwargs)
         return self._close_call(child, scope)
@@ -423,12 +423,12 @@ class State(Named):
 
     @property
     def result(self) -> Any:
-        """What the program's function returned."""
+        """The return value of the program's function."""
         return self._result
 
     @property
     def graph(self) -> Graph:
-        """The graph as far as it is known."""
+        """The graph recorded so far."""
         return self._recorder.graph
 
     @overload
@@ -438,7 +438,7 @@ class State(Named):
     @overload
     def get(self, name: str, kind: Any) -> Any: ...
     def get(self, name: str, kind: Any = None) -> Any:
-        """The value of a variable, as a value of the type where one is given.
+        """The value of a variable, converted to a type if one is given.
 
         Raises:
             ValueParseError: the text is not a value of that type.
@@ -446,7 +446,7 @@ class State(Named):
         return converted(self[name], kind)
 
     def ref(self, name: str) -> Placeholder:
-        """The value for an f-string, without waiting: `f"{s.ref('x')}"` waits in the graph."""
+        """A placeholder of the value for an f-string; `f"{s.ref('x')}"` does not wait here."""
         found = self._lookup(name)
         if isinstance(found, (Constant, Captured)):
             raise ParameterError(f"{name!r} is a value of Python; interpolate it as it is")

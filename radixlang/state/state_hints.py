@@ -1,4 +1,4 @@
-"""What to write in place of what a state does not have."""
+"""Errors that say what to write instead of attributes that a state does not have."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OF_PROGRAM = ("run", "arun", "run_batch", "as_completed", "trace", "explain", "
 
 
 def unknown_attribute(state: State, name: str) -> AttributeError:
-    """The error of `state.name`: a variable is read as s["x"], and what is made is appended."""
+    """The error of `state.name`: variables are read as s["x"], expressions are appended."""
     said = f"a state has no attribute {name!r}; "
     if name in state.names():
         return AttributeError(f"{said}read the variable as s[{name!r}]")
@@ -29,7 +29,7 @@ def unknown_attribute(state: State, name: str) -> AttributeError:
 
 
 def added_error(name: str) -> ParameterError:
-    """The error of `s + x` and `x + s`, where a state is no text."""
+    """The error of `s + x` and `x + s`: a state is not text."""
     return ParameterError(
         f"+ makes no new state of program {name!r}; write s += … to append to it, s.fork(n) to "
         "branch, and s.text() for its text"

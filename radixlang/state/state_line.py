@@ -16,7 +16,7 @@ _MOST_NAMES = 6
 
 
 def state_line(state: Reading) -> str:
-    """A state in one line: how it stands and what it holds by now; it waits for nothing."""
+    """A state in one line: its status and its values so far; waits for nothing."""
     host, block = state._host, state._block
     place = f", branch {list(block.path)}" if block.path else ""
     if not isinstance(host, Run):

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Reading(Viewed):
-    """The reading half of a State."""
+    """The reading methods of a State."""
 
     __slots__ = ("_block", "_host", "_recorder")
 
@@ -53,9 +53,9 @@ class Reading(Viewed):
         """The value of a variable; waits for it.
 
         Raises:
-            UnknownVariableError: no such variable (also a KeyError).
-            NeedsValueError: it is not there yet, and waiting would stop the event loop that this
-                `async def` program runs on; `await s.aget(name)` waits there.
+            UnknownVariableError: there is no such variable (also a KeyError).
+            NeedsValueError: the value is not there yet, and waiting would stop the event loop on
+                which this `async def` program runs; use `await s.aget(name)`.
             ProgramError: the first error of this program.
         """
         found = self._lookup(name)
@@ -76,7 +76,7 @@ class Reading(Viewed):
         ref = found if isinstance(found, Ref) else getattr(found, "ref", None)
         if ref is None:
             return found.value
-        if hasattr(found, "constraint"):  # a capture: its generation is awaited, then searched
+        if hasattr(found, "constraint"):  # a capture: await its generation, then search its text
             await self._read_async(ref)
             return found.value
         return await self._read_async(ref)
@@ -115,7 +115,7 @@ class Reading(Viewed):
         return self._checked_stream().text()
 
     def tokens(self) -> tuple[int, ...]:
-        """Token ids of the prompt so far, pending text tokenised. For a program that runs."""
+        """Token ids of the prompt so far, pending text tokenised; only while the program runs."""
         stream = self._settled()
         if stream.branch is None:
             raise ParameterError("tokens() reads a running branch; call it inside the program")
@@ -154,7 +154,7 @@ class Reading(Viewed):
     # -- streaming ----------------------------------------------------------------------
 
     def stream(self, name: str) -> Iterator[str]:
-        """Pieces of a variable's text as they come; raises the error that ends it, if any."""
+        """Pieces of a variable's text as they arrive; raises the error that ends it, if any."""
         from radixlang.state.streaming import follow_cell
 
         run, cell = self._cell(name, f"read it with async for … in s.astream({name!r})")
@@ -168,14 +168,14 @@ class Reading(Viewed):
         return follow_cell_async(run, self._block, cell)
 
     def stop(self, name: str) -> None:
-        """End the generation of a variable here and keep its text; the program goes on behind it.
+        """End the generation of a variable here and keep its text; the program goes on after it.
 
-        Its finish reason is "stopped"; one that has not begun becomes empty, one that is over stays
-        as it is. Of joined variables and samples every branch's is ended. May be called from any
-        thread. Under a constraint it is as if `max_tokens` had been reached.
+        Its finish reason is "stopped"; one that has not begun is empty, one that has ended does not
+        change. For joined variables and samples, every branch's generation ends. May be called from
+        any thread. Under a constraint it acts as if `max_tokens` had been reached.
 
         Raises:
-            ParameterError: the variable is a value of Python.
+            ParameterError: the variable is a Python value.
         """
         refs = _refs_of(self._lookup(name))
         if not refs:
@@ -184,7 +184,7 @@ class Reading(Viewed):
         for ref in refs:
             run.stop_cell(run.loop.cell(ref.block, ref.slot, ref.name))
 
-    # -- what a generation tells --------------------------------------------------------
+    # -- results of generations ---------------------------------------------------------
 
     def completion(self, name: str) -> Completion:
         """The Completion behind a variable: tokens, log-probabilities, usage."""
@@ -205,14 +205,14 @@ class Reading(Viewed):
         return cell.choice
 
     def usage(self, name: str | None = None) -> Usage:
-        """Tokens and times of one generation, or summed over all of the program so far."""
+        """Tokens and times of one generation, or their sums over the program so far."""
         if name is not None:
             return self.completion(name).usage
         cells = tuple(self._run().cells.values())
         return sum_usage([cell.completion.usage for cell in cells if cell.completion is not None])
 
     def _cell(self, name: str, instead: str = "") -> tuple[Run, Cell]:
-        """The run and the cell of a variable; `instead`: what an async program writes."""
+        """The run and the cell of a variable; `instead`: what an async program should write."""
         found = self._lookup(name)
         if not isinstance(found, Ref):
             raise ParameterError(
@@ -235,16 +235,16 @@ class Reading(Viewed):
 
     @property
     def error(self) -> ProgramError | None:
-        """The first error that concerns this branch, or None."""
+        """The first error of this branch or of the run, or None."""
         return self._run().loop.error_of(self._block)
 
     @property
     def seed(self) -> int:
-        """The seed of the run; give it to `run(seed=…)` to get the same again."""
+        """The seed of the run; `run(seed=…)` with it gives the same answers."""
         return self._run().seed
 
     def cancel(self) -> None:
-        """End this branch and what is below it (the root: the whole program), and free its KV."""
+        """End this branch and those below it (the root: the whole program), and free their KV."""
         run = self._run()
         if self._block.parent is None:
             run.cancel()
@@ -259,7 +259,7 @@ class Reading(Viewed):
 
 
 def _refs_of(found: Any) -> list[Ref]:
-    """The generations behind a variable: one, those of joined branches, or none."""
+    """The generations of a variable: one, those of joined branches, or none."""
     if isinstance(found, Ref):
         return [found]
     refs = [ref for ref in getattr(found, "refs", ()) if ref is not None]
@@ -267,7 +267,7 @@ def _refs_of(found: Any) -> list[Ref]:
 
 
 def converted(value: Any, kind: Any) -> Any:
-    """The value as one of the type; as it is where there is no type, or no value yet.
+    """The value converted to the type; unchanged if there is no type or no value yet.
 
     Raises:
         ValueParseError: the text is not a value of that type.

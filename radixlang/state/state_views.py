@@ -1,4 +1,4 @@
-"""Looking at a state: a line, a tree, a page, a cell of a notebook, or a view that grows."""
+"""Views of a state: a line, a tree, a page, a cell of a notebook, or a live view."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Viewed:
-    """What shows a State. Views read the run and change nothing in it."""
+    """The methods that show a State. Views read the run and change nothing in it."""
 
     __slots__ = ()
 
@@ -42,7 +42,7 @@ class Viewed:
         return trace_to_text(trace_of(self._run()), color=color)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The view of this run as one HTML page, as it is now: also of a failed or running one.
+        """The current view of this run, which may have failed or still run, as one HTML page.
 
         Args:
             path: a file to write the page to, as UTF-8.
@@ -57,12 +57,12 @@ class Viewed:
     def live(
         self, path: str | os.PathLike[str] | None = None, *, every_s: float = 1.0
     ) -> LiveView | None:
-        """Show this run as it goes on, and once more when it has ended; returns at once.
+        """Show this run while it goes on, and once more when it has ended; returns at once.
 
         Args:
-            path: a file that holds the page; open in a browser, it reads itself again. None: a
-                cell of the notebook that runs this.
-            every_s: seconds between two drawings, more where drawing takes long.
+            path: the file for the page, which reloads itself in a browser. None: the notebook's
+                cell that runs this.
+            every_s: seconds between two drawings; more if drawing takes long.
 
         `s.live("page.html")` is a line of a program; `radixlang.on_run(State.live, when="start")`
         shows every run in its cell. While a program is traced it does nothing.

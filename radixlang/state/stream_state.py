@@ -1,8 +1,8 @@
-"""The state of a program as the reader of its stream sees it, from another thread.
+"""The state of a program for the reader of its stream, on another thread.
 
-The program's own thread appends; the reader only looks. It waits for what that thread has not come
-to yet, and it never hands nodes to the executor: when the program does that decides what a turn
-opens with, so a reader must not.
+The program's own thread appends; the reader only reads. It waits for values that the program has
+not reached yet, and never flushes nodes to the executor: how a turn opens depends on when they are
+flushed, so only the program may do that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class StreamState(State):
 
     @property
     def result(self) -> Any:
-        """What the program's function returned; waits for it."""
+        """The return value of the program's function; waits for it."""
         run = self._run()
         run.readers.wait(lambda: run.program_ended)
         return self._source._result
@@ -66,7 +66,7 @@ class StreamState(State):
         return run.loop.cell(ref.block, ref.slot, ref.name)
 
     def _boundary(self, run: Run, reason: str) -> None:
-        """Nothing: what the reader looks at is no part of the program."""
+        """Do nothing: values that the reader looks at are no boundary of the program."""
 
     def _check_open(self) -> None:
         raise StateClosedError(

@@ -1,4 +1,4 @@
-"""Reading a run as it goes: pieces of one variable, of the text, or of everything."""
+"""Reading a run while it goes on: pieces of one variable, of the text, or of everything."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Steps = Generator[Any, None, None]  # yields a str, or a predicate to wait for
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A piece of a variable: which one, in which branch, and the text."""
+    """A piece of a variable's text, with the variable's name and branch."""
 
     name: str | None
     branch: tuple[int, ...]
@@ -33,18 +33,18 @@ class ProgramStream:
 
     Every iterator raises the program's error at its end, if there is one. The program ends with
     its reader: when the last open iterator is left early, at the end of a `with` block, or when
-    nobody holds the stream, an iterator of it, or its `state` any more.
+    nothing refers to the stream, an iterator of it, or its `state` any more.
     """
 
     def __init__(self, run: Run, state: State) -> None:
         self._run = run
         self._state = state
         self._num_open = 0  # iterators that have begun and have not ended
-        self._is_shared = False  # somebody has the state, and may read it without this object
+        self._is_shared = False  # the state was handed out, and may be read without this object
 
     @property
     def state(self) -> State:
-        """The program's state, to read and to cancel; what has not come yet is waited for."""
+        """The program's state, to read and to cancel; reading waits for the program."""
         self._is_shared = True
         return self._state
 
@@ -62,7 +62,7 @@ class ProgramStream:
 
     def __del__(self) -> None:
         if not self._is_shared and not self._run.finished:
-            # On another thread: garbage may be collected wherever this one holds a lock.
+            # On another thread, because this one may hold a lock when garbage is collected.
             deadlines.after(0, self._run.cancel)
 
     def __reduce__(self) -> NoReturn:
@@ -91,7 +91,7 @@ class ProgramStream:
         return self._aread(self._variable_steps(name))
 
     def cancel(self) -> None:
-        """End the program and free what only it holds; nothing where it has ended."""
+        """End the program and free the memory that only it holds; nothing if it has ended."""
         if not self._run.finished:
             self._run.cancel()
 
@@ -106,7 +106,7 @@ class ProgramStream:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """An open iterator; the last one that is left before its end ends the program."""
+        """Count an open iterator; leaving the last one early ends the program."""
         self._num_open += 1
         is_left = True
         try:
@@ -154,10 +154,10 @@ class ProgramStream:
         _raise(run)
 
     def _cell_text_steps(self, cell: Cell, broken: str) -> Generator[Any, None, str]:
-        """Pieces of a cell behind a broken character; returns the one that it ends with."""
+        """Pieces of a cell after a broken character; returns the one at its end, if any."""
         run = self._run
         steps: Iterator[Any] = cell_steps(run, run.blocks[cell.block], cell)
-        if broken:  # what completes it is known at the end only
+        if broken:  # the rest of the character is known only at the end
             yield lambda: cell.done
             run.outcome(run.blocks[cell.block], cell)
             steps = iter((broken[: len(broken) - num_completed(cell)] + cell.text,))
@@ -209,13 +209,13 @@ def cell_steps(run: Run, block: Block, cell: Cell) -> Steps:
 
 
 def follow_cell(run: Run, block: Block, cell: Cell) -> Iterator[str]:
-    """Pieces of a cell's text as they come."""
+    """Pieces of a cell's text as they arrive."""
     run.follow(cell)
     return _sync(run, cell_steps(run, block, cell))
 
 
 def follow_cell_async(run: Run, block: Block, cell: Cell) -> AsyncIterator[str]:
-    """Pieces of a cell's text as they come, on an event loop."""
+    """Pieces of a cell's text as they arrive, on an event loop."""
     run.follow(cell)
     return _async(run, cell_steps(run, block, cell))
 

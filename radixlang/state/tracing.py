@@ -1,4 +1,4 @@
-"""Tracing: a program runs without a model, and what it would ask for becomes a graph."""
+"""Tracing: a program runs without a model, and its requests are recorded as a graph."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Tracer:
         self.recorder.record(block, node)
 
     def read(self, block: Block, ref: Ref) -> Placeholder:
-        """A stand-in for the value."""
+        """A placeholder for the value."""
         return Placeholder(self.recorder, ref)
 
 
@@ -33,9 +33,9 @@ Host: TypeAlias = Run | Tracer  # what a state records into and reads from
 
 
 def is_boundary(error: BaseException) -> bool:
-    """Whether the program stopped because it looked at a value that a trace has not.
+    """Whether the program stopped because it looked at a value, which a trace does not have.
 
-    A TypeError that names Placeholder is one: C code such as str.join asks by type.
+    A TypeError that names Placeholder counts: C code such as str.join checks types.
     """
     if isinstance(error, NeedsValueError):
         return True
@@ -43,7 +43,7 @@ def is_boundary(error: BaseException) -> bool:
 
 
 def record_boundary(tracer: Tracer, block: Block, error: BaseException) -> None:
-    """End a block with the Dynamic node that says where and why the trace had to stop."""
+    """End a block with a Dynamic node, which says where and why the trace had to stop."""
     tracer.record(block, Dynamic(str(error), _location_of(error)))
 
 

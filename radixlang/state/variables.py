@@ -1,4 +1,4 @@
-"""Variables of a state: its own, and those its ancestors had bound when it was forked."""
+"""Variables of a state: its own, and those that its ancestors had bound when it was forked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Constant:
 
 
 class Captured:
-    """A part of a generation that its constraint names; found in the text when it is read."""
+    """A named part of a generation under its constraint; searched in the text when it is read."""
 
     __slots__ = ("constraint", "name", "ref", "state")
 
@@ -37,7 +37,7 @@ class Captured:
 
     @property
     def value(self) -> str | None:
-        """The captured text; None where the text has no such part."""
+        """The captured text; None if the text has no such part."""
         from radixlang.constraints.specs import match
 
         text = self.state._read(self.ref)
@@ -47,7 +47,7 @@ class Captured:
 
 
 def unknown_variable(name: str, names: list[str], where: str) -> UnknownVariableError:
-    """The error of a name that is not bound, with the nearest one that is."""
+    """The error of a name that is not bound, with the nearest bound one."""
     close = nearest(name, names)
     hint = f"did you mean {close!r}? " if close else ""
     known = ", ".join(map(repr, names)) or "none yet"
@@ -66,7 +66,7 @@ def captures_of(constraint: Any) -> tuple[str, ...]:
 
 
 class Named(Reading):
-    """The naming half of a State. A fork freezes the parent's names into a layer that both see."""
+    """The variables of a State. A fork freezes the parent's names into a layer that both see."""
 
     __slots__ = ("_birth", "_names", "_outer")
 
@@ -105,7 +105,7 @@ class Named(Reading):
         return found if isinstance(found, Ref) else getattr(found, "ref", None)
 
     def _freeze_names(self) -> Outer | None:
-        """Names as they are now, for a child to see; later bindings of ours stay ours."""
+        """The current names, for a child to see; this branch's later ones stay its own."""
         if self._names:
             self._outer = (self._names, self._outer)
             self._names = None
@@ -134,7 +134,7 @@ class Named(Reading):
         return name in self.names()
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Bind a value of Python to a variable of this branch."""
+        """Bind a Python value to a variable of this branch."""
         self._check_open()
         if isinstance(value, Expr):
             raise ParameterError(

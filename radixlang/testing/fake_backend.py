@@ -1,4 +1,4 @@
-"""A scripted fake model for tests of programs: no weights, no tokens per second, no surprises.
+"""A scripted fake model for tests of programs: no weights, fast, deterministic.
 
     fake = FakeBackend({"capital of France": "Paris"})
     state = program.run(country="France", runtime=fake)
@@ -69,17 +69,17 @@ class FakeBackend:
     """A Backend whose answers are scripted.
 
     Args:
-        answers: a list, used up in order; a dict from a part of the prompt to the answer (the
-            part that ends last in the prompt wins); a function of the prompt's text and the
-            parameters; None for made-up words that depend on prompt and seed alone. An
-            exception as an answer is raised by that generation.
+        answers: a list, used in order; a dict from a part of the prompt to the answer (the part
+            that ends last in the prompt wins); a function of the prompt's text and the parameters;
+            None for made-up words that depend only on prompt and seed. An answer that is an
+            exception is raised by its generation.
         tokens: "byte", "char", or an object with encode(text) and decode(ids).
         delay: seconds before each piece of an answer.
-        piece: characters a streamed piece.
-        scores: log-probability a token by option, or a function of prompt and option; without
-            it the option that the script's answer begins with is the likeliest.
-        context_length: tokens of prompt and answer together.
-        bytes_per_token: for the KV figures of stats().
+        piece: characters of a streamed piece.
+        scores: log-probability of a token by option, or a function of prompt and option; without
+            it the option with which the script's answer begins is the likeliest.
+        context_length: most tokens of prompt and answer together.
+        bytes_per_token: KV bytes of a token, for the figures of stats().
         roles: roles that the ChatML template accepts.
     """
 
@@ -152,7 +152,7 @@ class FakeBackend:
             raise InvalidConstraintError(f"{spec!r} is not valid: {error}") from error
         return spec
 
-    # -- what the real runtime has beside it ----------------------------------------------
+    # -- more of the real runtime's methods -----------------------------------------------
 
     def stats(self) -> FakeStats:
         """Counters since the last reset."""
@@ -161,7 +161,7 @@ class FakeBackend:
 
     @property
     def expected(self) -> list[tuple[str, int | None]]:
-        """Hints of Branch.expect, with the text of their branches: all that were given by now."""
+        """All hints of Branch.expect so far, each with the text of its branch."""
         self.drain()
         return self._expected
 
@@ -186,7 +186,7 @@ class FakeBackend:
         return "\n".join([f"radix tree: {held:,} tokens on {num_paths:,} paths", *drawn])
 
     def audit(self) -> list[str]:
-        """Branches that nobody released, as violations."""
+        """Branches that were not released, as violations."""
         self.drain()
         left = self.num_live_branches
         return [f"{left} branches were never released"] if left else []
@@ -214,22 +214,22 @@ class FakeBackend:
     # -- for branches -------------------------------------------------------------------
 
     def post(self, work: Callable[[], None]) -> None:
-        """Run on the worker, in order of posting."""
+        """Run a function on the worker, in order of posting."""
         self._worker.post(work)
 
     def post_later(self, seconds: float, work: Callable[[], None]) -> None:
-        """Run on the worker after a time."""
+        """Run a function on the worker after some seconds."""
         self._worker.post(work, time.monotonic() + seconds)
 
     def count_branches(self, change: int) -> None:
-        """Keep the number of branches that are not released."""
+        """Add to the number of branches that are not released."""
         with self._worker.lock:
             self.num_live_branches += change
 
     def answer(
         self, namespace: str, prompt: list[int], params: SamplingParams, constraint: Any
     ) -> Plan:
-        """What a generation after this prompt will do."""
+        """The plan of a generation after this prompt."""
         self._check_length(len(prompt))
         text = self.codec.decode(prompt)
         self.prompts.append(text)
@@ -253,7 +253,7 @@ class FakeBackend:
         return Plan(deltas, completion, None, constraint)
 
     def cut_short(self, plan: Plan) -> None:
-        """Let a plan end with what it has pushed: its owner has stopped it."""
+        """End a plan after the deltas that it has pushed, because its owner has stopped it."""
         completion = plan.completion
         assert completion is not None
         text = "".join(delta.text for delta in plan.deltas[: plan.num_played])
@@ -270,8 +270,8 @@ class FakeBackend:
     def keep(self, namespace: str, tokens: list[int], completion: Completion) -> None:
         """Cache a finished generation and count it.
 
-        A generation that ended by its length, or was stopped, has sampled its last token and not
-        computed it: what follows computes it, once.
+        A generation that ended by its length, or was stopped, has sampled its last token but not
+        computed it: the next operation computes it, once.
         """
         is_cut = completion.finish_reason in ("length", "stopped")
         self._trie(namespace).insert(tokens[:-1] if is_cut else tokens)
@@ -379,7 +379,7 @@ def _made_up(prompt: str, params: SamplingParams, constraint: Any) -> Answer:
 
 
 def _check_constraint(constraint: Any, text: str, reason: FinishReason) -> FinishReason:
-    """Only what the standard library can tell: that is enough to catch a wrong script."""
+    """Check an answer as far as the standard library can, which catches a wrong script."""
     if constraint is None:
         return reason
     if isinstance(constraint, Regex):

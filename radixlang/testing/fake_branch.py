@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Link:
-    """One content of a branch, behind what came before it."""
+    """One content of a branch, linked to the one before it."""
 
     __slots__ = ("content", "parent")
 
@@ -95,11 +95,11 @@ class FakeBranch:
         self._post(partial(self._expect, check_next_in(next_in)))
 
     def cancel(self) -> None:
-        """Fail what is queued or running, then release."""
+        """Fail queued and running operations, then release."""
         self.backend.post(self._cancel)
 
     def release(self) -> None:
-        """Free the branch behind its queued operations; again does nothing."""
+        """Free the branch after its queued operations. Idempotent."""
         self._post(self._release)
 
     # -- on the worker ------------------------------------------------------------------
@@ -121,7 +121,7 @@ class FakeBranch:
             work()
 
     def resume(self) -> None:
-        """The branch is idle again: run what has queued."""
+        """Run queued operations, as the branch is idle again."""
         self.busy = False
         while self.queue and not self.busy:
             self.queue.popleft()()
@@ -280,7 +280,7 @@ def _fail(future: Future[Any], error: BaseException) -> None:
 
 
 class Plan:
-    """What a generation will do: deltas, then a completion or an error."""
+    """The plan of a generation: deltas, then a completion or an error."""
 
     __slots__ = ("completion", "constraint", "deltas", "error", "num_played")
 

@@ -1,4 +1,4 @@
-"""Tokenizers of the scripted fake: bytes, characters, or whatever has encode and decode."""
+"""Tokenizers of the scripted fake: bytes, characters, or any object with encode and decode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIRST_SPECIAL = 0x110000  # above every byte and every code point
 
 
 class TextCodec(Protocol):
-    """What a fake needs of a tokenizer."""
+    """The tokenizer's interface that a fake needs."""
 
     def encode_run(self, pieces: Sequence[str], *, at_start: bool) -> list[int]:
         """Token ids of a run of text; special tokens only inside Markup."""
@@ -27,13 +27,13 @@ class TextCodec(Protocol):
 
 
 class PlainCodec:
-    """One token a byte of UTF-8, or one a character; specials of ChatML inside Markup."""
+    """One token for each byte of UTF-8, or each character; ChatML's special tokens in Markup."""
 
     def __init__(self, unit: Literal["byte", "char"]) -> None:
         self.unit = unit
 
     def encode_run(self, pieces: Sequence[str], *, at_start: bool) -> list[int]:
-        """Token ids of a run; the unit makes the cut between pieces meaningless."""
+        """Token ids of a run; they do not depend on where it was cut into pieces."""
         ids: list[int] = []
         for piece in pieces:
             ids.extend(self._markup(piece) if isinstance(piece, Markup) else self._plain(piece))
@@ -54,7 +54,7 @@ class PlainCodec:
         return ids + self._plain(text[position:])
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of token ids; bytes that are no UTF-8 become replacement characters."""
+        """Text of token ids; bytes that are not UTF-8 become replacement characters."""
         texts: list[str] = []
         run: list[int] = []
         for token in token_ids:
@@ -72,13 +72,13 @@ class PlainCodec:
 
 
 class EncoderCodec:
-    """A codec over an object with `encode(text)`; decode is optional, and joins ids without."""
+    """A codec over an object with `encode(text)`; without a `decode` it shows joined ids."""
 
     def __init__(self, encoder: Any) -> None:
         self._encoder = encoder
 
     def encode_run(self, pieces: Sequence[str], *, at_start: bool) -> list[int]:
-        """Token ids of the run, by the encoder's own run method where it has one."""
+        """Token ids of the run, by the encoder's own run method if it has one."""
         run = getattr(self._encoder, "encode_run", None)
         if run is not None:
             return list(run(pieces, at_start=at_start))
@@ -94,11 +94,11 @@ def codec_of(tokens: Any) -> TextCodec:
     """A codec from "byte", "char", or an object with encode.
 
     Raises:
-        ParameterError: none of these.
+        ParameterError: it is none of these.
     """
     if tokens in ("byte", "char"):
         return PlainCodec(tokens)
-    for inner in ("codec", "tokenizer"):  # a backend was given: what it tokenises with
+    for inner in ("codec", "tokenizer"):  # a backend was given: take its tokenizer
         if hasattr(getattr(tokens, inner, None), "encode_run"):
             return codec_of(getattr(tokens, inner))
     if hasattr(tokens, "encode_run") and hasattr(tokens, "decode"):

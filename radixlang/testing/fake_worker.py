@@ -19,7 +19,7 @@ _IDLE_S = 0.5
 
 
 class Worker:
-    """One daemon thread that runs posted work in order, and goes away when idle."""
+    """One daemon thread that runs posted work in order, and ends when idle."""
 
     def __init__(self) -> None:
         self._owner = ProcessOwner("the fake backend")
@@ -44,7 +44,7 @@ class Worker:
         self._closed = True
 
     def post(self, work: Callable[[], None], due: float | None = None) -> None:
-        """Queue work, now or for a time."""
+        """Queue work for now, or for a given time."""
         if due is None:
             self.check_open()
         with self.lock:

@@ -1,4 +1,4 @@
-"""A compressed trie of token sequences that counts: what is shared, and what is new."""
+"""A compressed trie of token sequences that counts shared and new tokens."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class _Edge:
 
 
 class TokenTrie:
-    """Token sequences by their shared prefixes; `num_tokens` is what an unshared copy of each
-    distinct prefix position costs once."""
+    """Token sequences by their shared prefixes; `num_tokens` counts each distinct prefix
+    position once."""
 
     def __init__(self) -> None:
         self._root = _Edge(())
@@ -62,7 +62,7 @@ class TokenTrie:
                 yield end
 
     def draw(self, decode: Callable[[Sequence[int]], str], max_text: int = 40) -> str:
-        """A line an edge: its tokens, and the text of them."""
+        """A drawing with one line for each edge: its number of tokens and their text."""
         lines = ["●"]
         stack = _rows(self._root, "")
         while stack:

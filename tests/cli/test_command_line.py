@@ -246,7 +246,7 @@ def test_a_damaged_record_says_so(folder: Path, capsys: pytest.CaptureFixture[st
     (folder / "home").mkdir()
     (folder / "home" / "last_run.json").write_text("{")
     assert main(["tree"]) == 2
-    assert "the next run writes it anew" in capsys.readouterr().err
+    assert "the next run replaces it" in capsys.readouterr().err
 
 
 def heed_ctrl_c() -> None:

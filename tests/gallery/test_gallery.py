@@ -1,6 +1,6 @@
 """Every example runs on the default model, says what is right, and shows what sharing saved.
 
-docs/gallery.md shows what was printed; `make pages` writes it anew.
+docs/gallery.md shows what was printed; `make pages` writes it again.
 """
 
 from __future__ import annotations
