@@ -84,8 +84,8 @@ def add_tree(commands: Commands) -> None:
     parser = _parser(
         commands, "tree", "draw what a run left in the cache",
         "Draw the radix tree of the KV cache as a run left it: for each node its tokens, how\n"
-        "often it was hit, and its text; below it what sharing saved. Without FILE it shows the last\n"
-        "`radixlang run`, with FILE it runs the program now.",
+        "often it was hit, and its text; below it what sharing saved. Without FILE it shows the\n"
+        "last `radixlang run`, with FILE it runs the program now.",
     )  # fmt: skip
     _program(parser, nargs="?")
     _take(parser, "--width", "N", "characters of text shown for a node (60)", type=int)
