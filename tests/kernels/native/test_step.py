@@ -1,0 +1,132 @@
+"""A whole decoder step: the same bits on every instruction set, alone, in chunks and in company."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from radixlang.kernels.attention import plan_attention
+from radixlang.kernels.layer_kv import LayerKV
+from radixlang.kernels.native.decoder import (
+    DecoderShape,
+    Head,
+    Layer,
+    NativeDecoder,
+    Rope,
+    Rotation,
+    Weight,
+)
+from radixlang.kernels.native.library import Library
+from radixlang.kernels.native.step import NativePlans, NativePools
+from radixlang.kernels.plan.tree_batch import TreeBatch
+
+HEADS, KV_HEADS, DIM, HIDDEN, INNER, VOCAB, LAYERS = 4, 2, 24, 96, 160, 53, 2
+NUM_TOKENS = 150  # more than threads share as one
+
+
+def random(*size: int, seed: int) -> Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+
+
+def weight(library: Library, out: int, width: int, seed: int) -> Weight:
+    values = random(out, width, seed=seed)
+    scale = values.abs().amax(1) / 127
+    return Weight(library, (values / scale[:, None]).round().to(torch.int8), scale / width**0.5)
+
+
+def decoder(library: Library) -> NativeDecoder:
+    shape = DecoderShape(
+        num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, hidden_size=HIDDEN,
+        intermediate_size=INNER, stream_block=1, inner_block=32, norm_eps=1e-6,
+    )  # fmt: skip
+    layers = [
+        Layer(
+            qkv=weight(library, (HEADS + 3 * KV_HEADS) * DIM, HIDDEN, index),
+            o=weight(library, HIDDEN, HEADS * DIM, index + 10),
+            gate_up=weight(library, 2 * INNER, HIDDEN, index + 20),
+            down=weight(library, HIDDEN, INNER, index + 30),
+            mlp_post_gain=random(HIDDEN, seed=index + 40),
+            window=None if index else 40,
+        )
+        for index in range(LAYERS)
+    ]
+    rotation = Rotation(random(HIDDEN, seed=50).sign(), torch.eye(3)[[2, 0, 1]])
+    return NativeDecoder(
+        library, shape, layers, [Rope(10000.0 ** -(torch.arange(DIM // 2) / (DIM // 2)))],
+        Head(weight(library, VOCAB, HIDDEN, 60), soft_cap=30.0),
+        attention=(DIM**-0.5, None), after_embed=rotation,
+    )  # fmt: skip
+
+
+class Text:
+    """One text in a pool of its own, written chunk by chunk."""
+
+    def __init__(self, library: Library) -> None:
+        self._decoder, self._plans = decoder(library), NativePlans(library)
+        size = (NUM_TOKENS + 60, KV_HEADS, DIM)
+        self._kv = [LayerKV(torch.full(size, torch.nan), torch.full(size, torch.nan))
+                    for _ in range(LAYERS)]  # fmt: skip
+        self._embedded = random(NUM_TOKENS, HIDDEN, seed=70)
+
+    def run(self, start: int, stop: int, num_branches: int = 1) -> Tensor:
+        """Logits [num_branches, stop - start, VOCAB] of new tokens behind those before them."""
+        num = stop - start
+        tails = [np.arange(start, stop) if not i else NUM_TOKENS + num * i + np.arange(num)
+                 for i in range(num_branches)]  # fmt: skip
+        shared = [np.arange(start, dtype=np.int32)] if start else []
+        plan = plan_attention(
+            TreeBatch(
+                segment_slots=[*shared, *(tail.astype(np.int32) for tail in tails)],
+                segment_parent=np.array([-1] * len(shared) + [len(shared) - 1] * len(tails), "i4"),
+                segment_start=np.array([0] * len(shared) + [start] * len(tails), np.int32),
+                branch_segment=np.arange(len(shared), len(shared) + len(tails), dtype=np.int32),
+                branch_query_start=np.full(len(tails), start, np.int32),
+                branch_num_queries=np.full(len(tails), num, np.int32),
+            ),
+            num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM,
+        )  # fmt: skip
+        stream = self._embedded[start:stop].repeat(num_branches, 1)
+        pools = NativePools().of(self._kv, LAYERS)
+        self._decoder.step(stream, self._plans.of(plan), pools)
+        return self._decoder.logits(stream).view(num_branches, num, VOCAB)
+
+
+@pytest.fixture
+def on_threads() -> Iterator[Callable[[int], None]]:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_cutting_a_text_leaves_its_bits(
+    every_native: list[Library], on_threads: Callable[[int], None]
+) -> None:
+    on_threads(2)
+    whole = Text(every_native[0]).run(0, NUM_TOKENS)[0]
+    assert whole.isfinite().all()
+    for library in every_native:
+        for threads in (1, 3):
+            on_threads(threads)
+            assert torch.equal(Text(library).run(0, NUM_TOKENS)[0], whole)
+        text, cuts = Text(library), (0, 1, 2, 66, 100, 103, NUM_TOKENS)
+        parts = [text.run(*cut)[0] for cut in pairwise(cuts)]
+        assert torch.equal(torch.cat(parts), whole)
+
+
+def test_company_leaves_a_rows_bits(native: Library) -> None:
+    text = Text(native)
+    whole = text.run(0, NUM_TOKENS)[0]
+    for branch in text.run(100, 104, num_branches=12):
+        assert torch.equal(branch, whole[100:104])
+
+
+def test_a_stream_of_other_rows_than_the_plan_is_refused(native: Library) -> None:
+    text = Text(native)
+    text._embedded = text._embedded[:, :-1]
+    with pytest.raises(ValueError, match=r"stream is \(4, 95\).*needs \(4, 96\)"):
+        text.run(0, 4)
