@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from radixlang.kernels.cpu.attention import Halves
+from radixlang.kernels.cpu.attention import Partials
 from radixlang.kernels.cpu.backend import CpuBackend
 from radixlang.kernels.gpu.backend import TritonBackend
 from radixlang.kernels.gpu.graph_plan import GraphPlan
@@ -86,9 +86,9 @@ def attend(
 
     q [num_tokens, num_heads, head_dim] and k, v [num_tokens, num_kv_heads, head_dim], already
     rotated, rows in the plan's flat order. With `rotations` [num_tokens, rotary_dim / 2]
-    complex64, q and k are not rotated yet, pairs side by side, and the launch that stores the
-    keys does it (only where `plan.rotates`). Returns q's shape and dtype. Raises ValueError where
-    shapes disagree with the plan.
+    complex64, q and k are not rotated yet, the two of a pair side by side, and the launch that
+    stores the keys rotates them (only where `plan.rotates`). Returns q's shape and dtype. Raises
+    ValueError where shapes disagree with the plan.
     """
     _check(q, plan.q_shape, k, plan.kv_shape)
     if rotations is not None and not plan.rotates:
@@ -103,11 +103,11 @@ def attend_packed(
     layer_kv: LayerKV,
     plan: AttentionPlan,
     options: AttentionOptions,
-) -> Tensor | Halves:
+) -> Tensor | Partials:
     """As `attend` for callers that go over rows in one go before and after it, on the CPU.
 
     They give q as it is computed with, contiguous [num_tokens, group, kv_heads, head_dim] in the
-    pool's dtype, and are left one or two partials of all rows to join, which costs less there than
+    pool's dtype, and may get one or two partials of all rows to merge, which costs less there than
     here. The rest comes as `attend` gives it, in float32.
     """
     backend, plain = plan.backend, options.soft_cap is None and options.sinks is None

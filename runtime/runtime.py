@@ -209,7 +209,7 @@ class Runtime:
         return self.core.stats
 
     def reset_stats(self) -> None:
-        """Start counting anew; the peak starts at what is held now."""
+        """Count from zero again; the peak starts at what is held now."""
         self.core.call(self.core.admin.reset_counters)
 
     def flush_cache(self) -> int:

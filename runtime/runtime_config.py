@@ -31,9 +31,9 @@ class RuntimeConfig:
         eviction: "lru", "slru" or "lookahead".
         order: "depth_first" or "fcfs", the order of waiting requests.
         seed: key of the random numbers of generations that name no seed; None draws one.
-        deterministic: attention has the same bits in any batch; nothing is guessed ahead.
-        draft_tokens: most tokens that a step guesses ahead of a generation; 0 goes token by
-            token. By default 8 on a CPU and 0 on a GPU.
+        deterministic: attention has the same bits in any batch; there are no drafts.
+        draft_tokens: most tokens that prompt lookup drafts for a generation in a step; 0 goes
+            token by token. By default 8 on a CPU and 0 on a GPU.
         cold_tokens: room for so many tokens in 8 bits: what is idle for cold_idle_s seconds, or
             would be evicted, moves there. 0, the default, keeps all keys and values exact.
         max_pinned_tokens: cap on prebuilt prefixes; by default half of the pool.
@@ -113,7 +113,7 @@ class RuntimeConfig:
             raise ParameterError(f"draft_tokens must be 0 or more, got {asked!r}")
         if asked and self.deterministic:
             raise ParameterError(
-                f"draft_tokens={asked} guesses ahead, which computes a token in other calls than "
+                f"draft_tokens={asked} drafts tokens, which computes a token in other calls than "
                 "alone and may change its last bits; leave it out, or give deterministic=False"
             )
 

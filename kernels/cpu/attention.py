@@ -1,7 +1,7 @@
 """Attention on the CPU: one flash call a shared node, one padded call for short tails, a merge.
 
-torch's flash kernel for the CPU gives the natural log-sum-exp beside its output, which is all a
-merge needs. Its traps, each kept away here: an empty list of keys ends the process; a row with
+torch's flash kernel for the CPU gives the natural log-sum-exp with its output, which is all a
+merge needs. Its traps, all avoided here: an empty list of keys ends the process; a row with
 every key masked reports a log-sum-exp of 0; a last stride other than 1 is silently wrong.
 """
 
@@ -45,7 +45,7 @@ def attend_cpu(
 
     q [num_tokens, num_heads, head_dim] in flat order. Partials are merged in float32 at least. A
     half-precision q has them computed in float32 too; a float32 q over a half-precision pool, in
-    the pool's dtype, as whoever chose such a pool wants. Returns q's shape and dtype.
+    the pool's dtype. Returns q's shape and dtype.
     """
     alone = schedule.alone
     if alone is not None and _is_plain(options) and _fits(alone.pieces, q.dtype):
@@ -80,12 +80,12 @@ def _merged(step: _Step, schedule: CpuSchedule, plan: AttentionPlan) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Halves:
-    """Partials of all rows over two parts of their keys, as torch's kernel leaves them.
+class Partials:
+    """The partials of all rows over two parts of their keys, not merged yet.
 
-    One partial of all keys stands for both: joined with itself it is itself. Rows are ranked:
-    `plan.row_inverse`, where there is one, puts what is made of them in order. Outputs
-    [num_tokens, group, kv_heads, d] in the pool's dtype, and natural log-sum-exps
+    A single partial of all keys is given twice: merging it with itself changes nothing.
+    Rows are ranked: `plan.row_inverse`, where there is one, puts merged rows in flat order.
+    Outputs [num_tokens, group, kv_heads, d] in the pool's dtype, and natural log-sum-exps
     [num_tokens, group, kv_heads] in float32; all contiguous.
     """
 
@@ -101,7 +101,7 @@ def attend_packed_cpu(
     plan: AttentionPlan,
     schedule: CpuSchedule,
     options: AttentionOptions,
-) -> Tensor | Halves:
+) -> Tensor | Partials:
     """As `attend_cpu`, of queries that are `packed` in the pool's dtype already, to float32.
 
     For options without a soft cap and sinks.
@@ -112,19 +112,19 @@ def attend_packed_cpu(
     if schedule.alone is not None:
         out = _alone(q.transpose(1, 2), layer_kv, schedule.alone, options.scale)
         return out.reshape(plan.q_shape).float()
-    halves = schedule.halves
-    dtype = torch.float32 if halves is None else q.dtype
+    pair = schedule.two_partials
+    dtype = torch.float32 if pair is None else q.dtype
     rows = _ranked(q, plan)
     step = _Step(rows, layer_kv, plan.num_kv_heads, plan.head_dim, options, dtype)
-    return _merged(step, schedule, plan) if halves is None else _halves(step, *halves)
+    return _merged(step, schedule, plan) if pair is None else _two_partials(step, *pair)
 
 
-def _halves(step: _Step, own: Unit, shared: FlashCall | None) -> Halves:
+def _two_partials(step: _Step, own: Unit, shared: FlashCall | None) -> Partials:
     first, first_lse = (part.contiguous() for part in _run(step, own))
     if shared is None:
-        return Halves(first, first_lse, first, first_lse)
+        return Partials(first, first_lse, first, first_lse)
     second, second_lse = (part.transpose(1, 2) for part in step.call(shared))
-    return Halves(
+    return Partials(
         first, first_lse, second.reshape(first.shape), second_lse.reshape(first_lse.shape)
     )
 

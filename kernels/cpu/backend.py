@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from radixlang.kernels.cpu.attention import Halves, attend_cpu, attend_packed_cpu
+from radixlang.kernels.cpu.attention import Partials, attend_cpu, attend_packed_cpu
 from radixlang.kernels.cpu.schedule import CpuSchedule, build_schedule
 from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.options import AttentionOptions
@@ -63,7 +63,7 @@ class CpuBackend:
         layer_kv: LayerKV,
         plan: AttentionPlan,
         options: AttentionOptions,
-    ) -> Tensor | Halves:
+    ) -> Tensor | Partials:
         """See `kernels.attention.attend_packed`."""
         layer_kv.write(plan.new_slots, plan.new_run, k, v)
         return attend_packed_cpu(q, layer_kv, plan, self.schedule(plan, options.window), options)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from radixlang.kernels.cpu.split_kv import Pieces, cut
 
-RESERVE = 64  # tokens a group can grow by before its schedule is built anew
+RESERVE = 64  # tokens a group can grow by before its schedule is rebuilt
 STRETCH = 1024  # keys of evenly lying tails a call: more would leave the cache between heads
 
 
@@ -107,7 +107,7 @@ class Group:
         self._set_rows(rows)
         self._grown: list[NDArray[np.int64]] = []  # slots of all members, not in the table yet
         self.grid = self._grid()
-        self._forget()
+        self._invalidate()
 
     def _set_rows(self, rows: NDArray[np.int64]) -> None:
         flat = rows.reshape(-1)
@@ -127,8 +127,8 @@ class Group:
         if len(found) < self.end - self.begin:
             self.target_rows = torch.from_numpy(flat[found])
 
-    def _forget(self) -> None:
-        """What layers have made of the tails is worth nothing once they have grown."""
+    def _invalidate(self) -> None:
+        """Invalidate the index and the masks that layers have cached: the tails have grown."""
         self._index: Tensor | None = None
         self._masks: dict[tuple[torch.dtype, int], Tensor] = {}
 
@@ -183,12 +183,12 @@ class Group:
 
     def advance(self, slots: NDArray[np.int64]) -> bool:
         """Append one token to every member (one query each); False when the schedule must be
-        built anew: the reserve is used up, or long tails no longer lie evenly."""
+        rebuilt: the reserve is used up, or long tails no longer lie evenly."""
         if self.length == self._table.shape[1]:
             return False
         new = slots[self.ranks]
         self._grown.append(new)
-        self._forget()
+        self._invalidate()
         if self.grid is not None and not self._goes_on(new, *self.grid):
             self.grid = None
         self.length += 1

@@ -29,7 +29,7 @@ from radixlang.kernels.plan.plan import AttentionPlan
 
 SMALL_QUERIES = 16  # branches with up to this many new tokens share one padded call
 IN_PLACE_BYTES = 196_608  # keys in one run that are worth a call of their own
-APART_BYTES = 1_572_864  # a decoding tail in one run this long is not gathered beside others
+APART_BYTES = 1_572_864  # a decoding tail in one run this long is not gathered with others
 GATHER_BYTES = 1 << 25  # keys gathered for one call, which bounds its memory
 PADDED_KEYS = 16_384  # that padded rows may look at before another call costs less
 MASK_ROWS = 512  # rows of one masked call, which bounds its mask
@@ -54,7 +54,7 @@ class CpuSchedule:
     def _prepare(self) -> None:
         """What all layers share: units, and the call of each that is no more than one."""
         self.alone = self._lone()
-        self.halves = self._halves()
+        self.two_partials = self._two_partials()
         is_alone = self.alone is not None
         self.planned_first = [(each, None if is_alone else self._call(each)) for each in self.first]
 
@@ -62,8 +62,8 @@ class CpuSchedule:
         heads, dim = self._heads
         return FlashCall.of(unit, heads, self._group_size, dim)
 
-    def _halves(self) -> tuple[Unit, FlashCall | None] | None:
-        """The unit of all rows and the call of shared keys beside it, where that is all to do."""
+    def _two_partials(self) -> tuple[Unit, FlashCall | None] | None:
+        """The unit of all rows and the call of shared keys, where these two are the whole step."""
         own = self.first[0]
         if len(self.first) > 1 or len(self.rest) > 1 or not isinstance(own, Group | Causal):
             return None
@@ -87,7 +87,7 @@ class CpuSchedule:
         return None
 
     def advance(self, ranked_slots: NDArray[np.int64]) -> bool:
-        """Take one more token a branch; False when the schedule must be built anew."""
+        """Take one more token a branch; False when the schedule must be rebuilt."""
         if not self._growing or not all(unit.advance(ranked_slots) for unit in self._growing):
             return False
         self._prepare()
@@ -340,7 +340,7 @@ class _Builder:
         self._exact(begin, end, slots, start, False, into=self.first)
 
     def _path_pieces(self, rank: int) -> list[tuple[NDArray[np.int32], int, bool]]:
-        """The path as (slots, first position, quantised), neighbours of one precision joined."""
+        """The path as (slots, first position, quantised), neighbours of one precision merged."""
         topology = self.topology
         on_path = (topology.node_first <= rank) & (rank < topology.node_last)
         pieces: list[tuple[NDArray[np.int32], int, bool]] = []

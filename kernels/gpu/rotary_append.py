@@ -1,7 +1,7 @@
 """Turn queries and keys by their positions and store keys and values, in one launch a layer.
 
-Apart, the rotation reads and writes every query and key once more, and costs a launch of its own
-beside that of `append_kv`. Su et al. 2021 (RoFormer) for the rotation.
+Apart, the rotation reads and writes every query and key once more, and costs a launch in addition
+to that of `append_kv`. Su et al. 2021 (RoFormer) for the rotation.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

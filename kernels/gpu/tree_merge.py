@@ -20,7 +20,7 @@ def tree_merge(
     """Grid (capacity of rows, heads). A row's parts lie together, so the order is fixed.
 
     Rows with one part were written by the kernel that made it. Padded tokens, which a captured
-    graph carries beyond the plan's, get zeros: nothing of an older step may shine through.
+    graph carries beyond the plan's, get zeros, so that nothing of an older step is read.
     """
     row = tl.program_id(0)
     head = tl.program_id(1)

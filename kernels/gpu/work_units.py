@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from radixlang.kernels.gpu.tiles import SMALL_M, LayerShape, Tile
 from radixlang.kernels.plan.topology import GRID, Topology, ranges
 
-RESERVE = 64  # tokens a decoding tail can grow by before units are cut anew
+RESERVE = 64  # tokens a decoding tail can grow by before units are cut again
 EXTEND_ROWS = 64  # packed rows of one branch from which one pass over its path is cheaper
 FIELDS = 8  # slot index, keys, position, first row, rows, rank, base slot or -1, unused
 

@@ -71,9 +71,9 @@ def build_topology(
     """Reduce a checked batch to its nodes. With `deterministic`, node borders lie on the grid.
 
     A shared node moves into its children where reading it again for every branch but one comes to
-    no more than `spare_reads` tokens: what a read of its own costs beside the reading. Below
-    another one that is read it costs `BELOW` times as much, as two partials are joined for less
-    than three are merged.
+    no more than `spare_reads` tokens: what a call of its own costs apart from the reading. Below
+    another one that is read it costs `BELOW` times as much: merging two partials costs less than
+    merging three.
     """
     parent = batch.segment_parent.tolist()
     quantized = (

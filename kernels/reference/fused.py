@@ -23,10 +23,8 @@ def rotate_heads(heads: Tensor, rotations: Tensor, *, halves: bool = False) -> T
     )
     cosine, sine = rotations.real[:, None], rotations.imag[:, None]
     out_x, out_y = x * cosine - y * sine, x * sine + y * cosine
-    joined = (
-        torch.cat((out_x, out_y), -1) if halves else torch.stack((out_x, out_y), -1).flatten(-2)
-    )
-    return torch.cat((joined.to(heads.dtype), rest), -1)
+    whole = torch.cat((out_x, out_y), -1) if halves else torch.stack((out_x, out_y), -1).flatten(-2)
+    return torch.cat((whole.to(heads.dtype), rest), -1)
 
 
 def rotary_append_reference(

@@ -1,4 +1,4 @@
-"""What the bench's numbers are held to: on a GPU by shape, on a CPU beside what does not share."""
+"""Goals of the bench: on a GPU by shape, on a CPU against attention without sharing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Compile every shipped kernel variant and compare it with the committed table.
 
     python -m radixlang.kernels.tools.check             compile, print, fail on a regression
-    python -m radixlang.kernels.tools.check --update    write the table anew
+    python -m radixlang.kernels.tools.check --update    rewrite the table
     python -m radixlang.kernels.tools.check --target sm_90 --match extend
 
 No device is needed. A variant fails when it spills, takes more than 248 registers, has lost its
@@ -71,7 +71,7 @@ def load_table() -> dict[str, dict[str, Any]]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the check; the exit status is 1 when anything fails."""
     parser = argparse.ArgumentParser(prog="python -m radixlang.kernels.tools.check")
-    parser.add_argument("--update", action="store_true", help="write the table anew")
+    parser.add_argument("--update", action="store_true", help="rewrite the table")
     parser.add_argument("--target", choices=TARGETS, help="one target instead of all")
     parser.add_argument("--match", default="", help="only variants whose name has this in it")
     options = parser.parse_args(argv)

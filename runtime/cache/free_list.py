@@ -1,4 +1,4 @@
-"""Free pages as runs of neighbours, so that whoever asks for many gets them side by side."""
+"""Free pages as runs of neighbours, so that a request for many gets contiguous ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class FreeRuns:
     """The free pages of a pool, kept as maximal runs [start, stop).
 
     Requests are cut from the front of the longest run (worst fit): prompts stay contiguous,
-    and what is left of a run stays long. Giving back joins a run with both neighbours. Every
+    and what is left of a run stays long. Freeing merges a run with both neighbours. Every
     operation costs O(log n) in the number of runs.
     """
 

@@ -23,7 +23,7 @@ class KVCache:
     head_dim].
 
     Memory starts as zeros, which an operating system commits page by page when first written.
-    With `num_cold_slots`, int8 planes stand beside it for cold nodes, with one float32 scale for
+    With `num_cold_slots`, there are int8 planes too, for cold nodes, with one float32 scale for
     each token and head: value = int8 × scale.
     """
 
@@ -120,7 +120,7 @@ class KVCache:
                 plane[dst], scales[dst] = quantize_tokens(exact[src])
 
     def poison(self, slots: Slots) -> None:
-        """Fill freed slots with NaN (debug mode): whoever still reads them shows at once."""
+        """Fill freed slots with NaN (debug mode): a step that still reads them shows at once."""
         index = self._index(slots)
         for layer in self._layers:
             layer.k[index] = float("nan")

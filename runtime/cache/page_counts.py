@@ -1,4 +1,4 @@
-"""Which pages are level: all of their owned slots idle. Counted as slots change hands.
+"""How many pages could be evicted or are free: all of their owned slots are idle.
 
 Counts are lists of integers: a change touches a few pages, and numpy's calls would cost more.
 """
@@ -13,8 +13,8 @@ from radixlang.runtime.cache.slots import Run, Slots, runs_of
 class PageTally:
     """Slots by page that are owned, those of them that are busy (not idle), and a running total.
 
-    A page without a busy slot is level: it is free or could be evicted. With pages of one slot
-    only the total is kept.
+    A page without a busy slot is level: it is free or could be evicted. Counted as slots change
+    hands. With pages of one slot only the total is kept.
     """
 
     def __init__(self, num_pages: int, page_size: int) -> None:

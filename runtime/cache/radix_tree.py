@@ -297,7 +297,7 @@ class RadixTree:
     def store(self, node: RadixNode, slots: Slots, *, quantized: bool) -> None:
         """Point a node at other slots that hold the same tokens; the old ones are released.
 
-        Whoever leases the node must read `slots` again, and no running step may read it.
+        Holders of a lease on the node must read `slots` again; no running step may read it.
         """
         self._queue_of(node).discard(node)
         is_idle = node.num_leases == 0

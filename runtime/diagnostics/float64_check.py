@@ -1,4 +1,4 @@
-"""The numeric probe: a cached path beside its unshared run in float64, node by node.
+"""The numeric probe: a cached path against its unshared run in float64, node by node.
 
 What the cache holds for a text is compared with keys and values computed for that text alone:
 nothing shared, float64, reference attention. A node whose numbers were damaged stands out, with

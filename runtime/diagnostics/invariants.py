@@ -1,9 +1,8 @@
 """The invariants of the cache as functions; each returns what violates it, nothing when clean.
 
 `audit` runs those that need only the tree, the pool and the slots that branches hold privately.
-The others take what they judge as arguments and are called by the engine and by tests. Numbers
-are those of the project's field notes. All of them recount from scratch: they are for tests,
-debug mode and idle moments.
+The others take what they check as arguments and are called by the engine and by tests. All of them
+recount from scratch: they are for tests, debug mode and idle moments.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def cached_slots(tree: RadixTree, pool: PagePool) -> tuple[Slots, Slots]:
 
 
 def joined(private: PrivateSlots) -> Slots:
-    """All private slots, of whomever."""
+    """All private slots, whichever branch holds them."""
     return np.concatenate([NO_SLOTS, *(np.asarray(slots) for slots in private.values())])
 
 

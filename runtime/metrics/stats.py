@@ -18,8 +18,8 @@ class RuntimeStats:
     Tokens are counted since the last `reset_stats()`; a prompt's tokens are either found in the
     cache or computed, so num_prompt_tokens = num_cached_tokens + num_computed_tokens over the
     prompts that have been prefilled. Tokens computed a second time, after a request had to give
-    up its memory, are num_recomputed_tokens and in none of the others. Tokens guessed ahead are
-    num_draft_tokens; those that came true count as generated too.
+    up its memory, are num_recomputed_tokens and in none of the others. Tokens of drafts are
+    num_draft_tokens; those that were accepted count as generated too.
 
     KV bytes count every token held once, written slots only. `kv_bytes_peak` is the highest
     value since the last reset.

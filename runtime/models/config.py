@@ -27,7 +27,7 @@ _ACTIVATIONS: dict[str, Activation] = {
 class RopeConfig:
     """Rotary position embedding of one kind of layer.
 
-    `rotary_dim` is how many of a head's dimensions turn. `factors` divide the inverse
+    `rotary_dim` is how many of a head's dimensions are rotated. `factors` divide the inverse
     frequencies one by one (LongRoPE; GGUF files store Llama 3's scaling this way), and
     `attention_factor` multiplies cosine and sine.
     """
@@ -89,7 +89,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if not self.kv_dtype:
             object.__setattr__(self, "kv_dtype", self.dtype)
-        turned = [rope.rotary_dim for rope in self.ropes]
+        rotated = [rope.rotary_dim for rope in self.ropes]
         sizes = ["num_layers", "hidden_size", "num_heads", "head_dim"]
         if self.family in BY_NAME:  # other architectures may not name it
             sizes.append("intermediate_size")
@@ -98,8 +98,8 @@ class ModelConfig:
             f"{', '.join(wrong)}: not positive": bool(wrong),
             f"{self.num_heads} query heads do not divide among {self.num_kv_heads} key heads":
                 self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads,
-            f"rotary dimensions {turned} are not even numbers up to the head's {self.head_dim}":
-                any(dim % 2 or not 0 < dim <= self.head_dim for dim in turned),
+            f"rotary dimensions {rotated} are not even numbers up to the head's {self.head_dim}":
+                any(dim % 2 or not 0 < dim <= self.head_dim for dim in rotated),
             f"context length {self.context_length} is not positive": self.context_length < 1,
         }  # fmt: skip
         for problem, found in problems.items():
@@ -144,7 +144,7 @@ def from_transformers(
 
     LongRoPE models are served up to their original context with the short factors, unless
     `context_length` asks for more: then the long factors hold at every position, as one cache
-    cannot hold keys turned both ways.
+    cannot hold keys rotated both ways.
 
     Raises:
         ModelFormatError: an option that the decoder does not have.

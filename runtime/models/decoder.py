@@ -130,10 +130,10 @@ class Decoder:
         """
         config = self.config
         hidden = scaled_rows(self._embed, input_ids, config.embed_scale)
-        turns = [rotary.at(positions) for rotary in self._rotary]
+        rotations = [rotary.at(positions) for rotary in self._rotary]
         for index, layer in enumerate(self._layers):
-            turn = turns[config.layer_rope[index]]
-            hidden = hidden + self._attention(index, layer, hidden, turn, plan, kv[index])
+            rotation = rotations[config.layer_rope[index]]
+            hidden = hidden + self._attention(index, layer, hidden, rotation, plan, kv[index])
             hidden = hidden + self._mlp(layer, hidden)
         return hidden
 
@@ -147,19 +147,19 @@ class Decoder:
         index: int,
         layer: DecoderLayer,
         hidden: torch.Tensor,
-        turn: torch.Tensor,
+        rotation: torch.Tensor,
         plan: StepPlan,
         layer_kv: LayerKV,
     ) -> torch.Tensor:
         config = self.config
-        num_turned = config.num_heads + config.num_kv_heads
+        num_rotated = config.num_heads + config.num_kv_heads
         qkv = layer.qkv(layer.attn_norm(hidden))
-        qkv = qkv.view(-1, num_turned + config.num_kv_heads, config.head_dim)
-        qk, v = qkv[:, :num_turned], qkv[:, num_turned:]
+        qkv = qkv.view(-1, num_rotated + config.num_kv_heads, config.head_dim)
+        qk, v = qkv[:, :num_rotated], qkv[:, num_rotated:]
         if layer.qk_gain is not None:
             qk = self._head_norm(qk) * layer.qk_gain
         if not plan.rotates:
-            qk = rotate(qk, turn)
+            qk = rotate(qk, rotation)
         out = attend(
             qk[:, : config.num_heads],
             qk[:, config.num_heads :],
@@ -167,7 +167,7 @@ class Decoder:
             layer_kv,
             plan,
             self._options[index],
-            rotations=turn.squeeze(1) if plan.rotates else None,
+            rotations=rotation.squeeze(1) if plan.rotates else None,
         )
         out = layer.o(out.reshape(hidden.shape[0], -1))
         return out if layer.attn_post_norm is None else layer.attn_post_norm(out)

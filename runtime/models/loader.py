@@ -159,8 +159,8 @@ def _check_kv_dtype(kv_dtype: str, dtype: str, device: torch.device) -> None:
         raise ParameterError(f"kv_dtype must be auto, {', '.join(_DTYPES)}, got {kv_dtype!r}")
     if kv_dtype not in ("auto", dtype) and (device.type != "cpu" or dtype != "float32"):
         raise ParameterError(
-            f"kv_dtype={kv_dtype!r} beside dtype={dtype!r} on {device.type}: a cache of another "
-            "type than the model's runs beside float32 on a CPU; leave kv_dtype out"
+            f"kv_dtype={kv_dtype!r} does not go with dtype={dtype!r} on {device.type}: "
+            "only a float32 model on a CPU takes a cache of another type; leave kv_dtype out"
         )
 
 

@@ -2,7 +2,7 @@
 
 Rows of the query and key projections are reordered at load (`interleave_rows`) so that the two
 dimensions of a rotated pair lie side by side; a head then is a vector of complex numbers and
-turning it is one multiplication. Dot products of queries with keys do not change.
+rotating it is one multiplication. Dot products of queries with keys do not change.
 
 Su et al. 2021 (RoFormer); Peng et al. 2023 (YaRN); Ding et al. 2024 (LongRoPE).
 """
@@ -17,7 +17,7 @@ from radixlang.runtime.models.config import RopeConfig
 
 
 class Rotary:
-    """Turns query and key heads by their positions, for one `RopeConfig`."""
+    """Rotates query and key heads by their positions, for one `RopeConfig`."""
 
     __slots__ = ("_inverse_freq", "_num_fixed", "_scale")
 
@@ -30,27 +30,27 @@ class Rotary:
     def at(self, positions: torch.Tensor) -> torch.Tensor:
         """Unit complex numbers [num_tokens, 1, head_dim / 2] for positions [num_tokens]."""
         angles = positions.to(torch.float32)[:, None] * self._inverse_freq
-        turns = torch.polar(torch.full_like(angles, self._scale), angles)
+        rotations = torch.polar(torch.full_like(angles, self._scale), angles)
         if self._num_fixed:
-            fixed = turns.new_ones((turns.shape[0], self._num_fixed))
-            turns = torch.cat((turns, fixed), dim=1)
-        return turns[:, None, :]
+            fixed = rotations.new_ones((rotations.shape[0], self._num_fixed))
+            rotations = torch.cat((rotations, fixed), dim=1)
+        return rotations[:, None, :]
 
 
-def rotate(heads: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
-    """Turn heads [num_tokens, num_heads, head_dim] (pairs side by side) by `Rotary.at`."""
+def rotate(heads: torch.Tensor, rotations: torch.Tensor) -> torch.Tensor:
+    """Rotate heads [num_tokens, num_heads, head_dim] (pairs side by side) by `Rotary.at`."""
     wide = heads if heads.dtype == torch.float64 else heads.float()
     pairs = wide.view(*heads.shape[:-1], -1, 2)
-    turned = torch.view_as_real(torch.view_as_complex(pairs) * turns).flatten(-2)
-    return turned.to(heads.dtype)
+    rotated = torch.view_as_real(torch.view_as_complex(pairs) * rotations).flatten(-2)
+    return rotated.to(heads.dtype)
 
 
-def rotate_real(heads: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
+def rotate_real(heads: torch.Tensor, rotations: torch.Tensor) -> torch.Tensor:
     """`rotate` without complex numbers, which compilers do not take: [n, 1, head_dim / 2, 2]."""
     x, y = heads.reshape(*heads.shape[:-1], -1, 2).unbind(-1)
-    cosine, sine = turns.unbind(-1)
-    turned = torch.stack((x * cosine - y * sine, x * sine + y * cosine), dim=-1)
-    return turned.flatten(-2)
+    cosine, sine = rotations.unbind(-1)
+    rotated = torch.stack((x * cosine - y * sine, x * sine + y * cosine), dim=-1)
+    return rotated.flatten(-2)
 
 
 def interleave_rows(weight: torch.Tensor, num_heads: int, rotary_dim: int) -> torch.Tensor:
@@ -89,8 +89,8 @@ def inverse_frequencies(rope: RopeConfig) -> tuple[torch.Tensor, float]:
 
 def _llama3(rope: RopeConfig, inverse: torch.Tensor) -> torch.Tensor:
     """Long waves are slowed by `factor`, short ones kept, those between interpolated."""
-    turns = rope.original_context_length / (2 * math.pi / inverse)
-    smooth = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    rotations = rope.original_context_length / (2 * math.pi / inverse)
+    smooth = (rotations - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
     smooth = smooth.clamp(0.0, 1.0)
     return (1 - smooth) * inverse / rope.factor + smooth * inverse
 
@@ -106,7 +106,7 @@ def _yarn(rope: RopeConfig, wavelength: torch.Tensor) -> torch.Tensor:
 
 
 def _yarn_dim(rope: RopeConfig, num_rotations: float) -> float:
-    """The dimension that turns this often over the trained context."""
+    """The dimension that rotates so many times over the trained context."""
     span = rope.original_context_length / (num_rotations * 2 * math.pi)
     return rope.rotary_dim * math.log(span) / (2 * math.log(rope.theta))
 

@@ -37,7 +37,7 @@ def digest(texts: Iterable[str]) -> str:
 
 
 def drop_older(folder: Path) -> None:
-    """Remove what was made of the same thing before: all of one name up to the first dash."""
+    """Delete stale entries of the same source: folders with the same name up to the first dash."""
     for old in folder.parent.glob(f"{folder.name.split('-')[0]}-*"):
         if old != folder:
             shutil.rmtree(old, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""What the process keeps of memory that nobody uses, beside what glibc decides by itself.
+"""Returns unused memory to the system, sooner than glibc does by itself.
 
 Large blocks come from glibc's heaps once one of their size has been freed; packed weights between
-freed float32 matrices then keep whole heaps resident (300 MB of them beside 250 MB of weights).
+freed float32 matrices then keep whole heaps resident (300 MB of them with 250 MB of weights).
 While a model loads, large blocks get pages of their own, which go back when they are freed.
 
 Afterwards steps take their blocks from the heaps, which is fast and keeps some 20 to 60 MB of free
@@ -25,7 +25,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # see mallopt(3)
 _WHILE_LOADING = 256 * 1024
 _AFTERWARDS = 32 * 1024 * 1024  # what glibc itself grows it to
 _LARGE = 128 * 1024  # bytes of a block whose end has glibc look at the end of its heap
-_LARGE_STEP = 256  # rows of a step that takes the most memory, as the one behind it may
+_LARGE_STEP = 256  # rows of a step that takes the most memory; the next may be as large
 _ROWS_BETWEEN = 192  # of steps, after which the heap is given back
 _HELD, _OF_A_FILE = 1 << 62, np.uint64(1 << 61)  # in memory or swap; see proc_pid_pagemap(5)
 

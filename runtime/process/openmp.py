@@ -3,7 +3,7 @@
 GNU's OpenMP keeps a team of workers for every thread that ever computed in parallel. Once a
 process has more of them than cores, none waits awake for its next task: each is woken through the
 system, for some ten thousand tasks a second. On two cores a step of SmolLM2 with 16 branches took
-98 ms beside the idle team of the thread that had loaded the model, and 63 ms without.
+98 ms with the idle team of the thread that had loaded the model, and 63 ms without.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def end_team() -> None:
 
 
 def leaves_no_team(function: Callable[P, T]) -> Callable[P, T]:
-    """For functions that compute on their caller's thread, beside that of an engine."""
+    """For functions that compute on their caller's thread while an engine has its own."""
 
     @wraps(function)
     def wrapped(*args: P.args, **named: P.kwargs) -> T:

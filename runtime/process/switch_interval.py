@@ -2,7 +2,7 @@
 
 A model's step gives the interpreter up hundreds of times and takes it back, each time after the
 interpreter's switch interval where another thread of the process computes in Python: at the usual
-5 ms a token takes 200 times as long beside a busy thread as alone, at 20 us 4 times. So the
+5 ms a token takes 200 times as long with a busy thread as alone, at 20 us 4 times. So the
 interval is short while the engine runs a step, and while a constraint compiles.
 """
 

@@ -48,7 +48,7 @@ class Serving:
 
     `vocab_size` bounds the ids that may be generated, `num_logits` is the width of the logits,
     `max_tokens_held` the tokens that the pool has room for, `draft_tokens` the most that a step
-    guesses ahead.
+    drafts for one generation.
     """
 
     tokenizer: Tokenizer

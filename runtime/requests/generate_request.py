@@ -57,7 +57,7 @@ class GenerateJob(Job):
         constraint: compiled constraint, None without one.
         unstable: last token of the prompt when it is to be chosen again, see healing.py.
         tracker: text of the generated tokens.
-        drafter: guesses ahead; None goes token by token.
+        drafter: drafts tokens by prompt lookup; None goes token by token.
     """
 
     samples = True
@@ -147,7 +147,7 @@ class GenerateJob(Job):
         return self.ended is not None and not waits
 
     def draft(self) -> tuple[TokenIds, float]:
-        """A guess at the tokens after the pending one, no longer than what may still come."""
+        """Draft tokens after the pending one, no more than may still come."""
         if self.drafter is None or self.ended is not None:
             return NO_DRAFT, 0.0
         draft = self.drafter.propose(self.sequence.tokens)[: self.num_to_write]
@@ -291,7 +291,7 @@ class GenerateJob(Job):
             self.resolve("", later)
 
     def resolve(self, closing: str, later: Callable[[Callable[[], None]], None]) -> None:
-        """Hand out the result, once it was judged; `closing` comes behind its text."""
+        """Hand out the result after validation; `closing` is appended to its text."""
         delta, kept = self._last, self._kept
         assert kept is not None
         if closing:
@@ -347,7 +347,7 @@ class GenerateJob(Job):
     def _after_constraint(self) -> None:
         """End a satisfied constraint, or append what it forces.
 
-        No mask is computed here: that is done beside the model's step.
+        No mask is computed here: that is done while the model's step runs.
         """
         matcher: Any = self.matcher
         while self.ended is None and not matcher.has_stopped:
@@ -370,14 +370,14 @@ class GenerateJob(Job):
 
     def _end(self, reason: FinishReason, stop_reason: str | int | None) -> None:
         """It ends, unless the constraint says otherwise at once; what takes time is left to
-        `judge`. A stop string may begin inside a token, so the text before it is matched anew."""
+        `judge`. A stop string may begin inside a token, so the text before it is matched again."""
         self.ended = (reason, stop_reason)
         matcher, constraint = self.matcher, self.constraint
         if matcher is None or constraint is None:
             return
         text = self.tracker.final_text
         if self.tracker.stop is not None:
-            self.judge = partial(_check_anew, constraint, text, self._incomplete(reason))
+            self.judge = partial(_check_again, constraint, text, self._incomplete(reason))
         elif matcher.is_complete:
             self.judge = partial(constraint.check, text) if constraint.has_check else None
         elif constraint.finish == "close" and reason in ("length", "stopped"):
@@ -402,7 +402,7 @@ class GenerateJob(Job):
         return bitmask
 
 
-def _check_anew(constraint: CompiledConstraint, text: str, incomplete: IncompleteError) -> None:
+def _check_again(constraint: CompiledConstraint, text: str, incomplete: IncompleteError) -> None:
     if not constraint.match(text):
         raise incomplete
 

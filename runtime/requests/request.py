@@ -60,7 +60,7 @@ class Job:
         return 0
 
     def draft(self) -> tuple[TokenIds, float]:
-        """A guess at the tokens after the pending one, and the chance that one of them is right."""
+        """Draft tokens after the pending one, and the chance that one of them is accepted."""
         return NO_DRAFT, 0.0
 
     @property
@@ -73,7 +73,7 @@ class Job:
         raise NotImplementedError
 
     def resolve(self, closing: str, later: Callable[[Callable[[], None]], None]) -> None:
-        """Resolve the future of a job with a judge, behind whose text `closing` comes."""
+        """Resolve the future of a job after validation; `closing` is appended to its text."""
         raise NotImplementedError
 
     def record(self, sequence: TokenSequence, first: int, logits: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Random numbers by key: the same for a generation's seed and token, whatever runs beside it."""
+"""Random numbers by key: the same for a generation's seed and token, whatever else runs."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from radixlang.runtime.models.model import LoadedModel
 from radixlang.runtime.process.openmp import leaves_no_team
 from radixlang.runtime.saved_prefixes.file_format import Fingerprint
 
-_SAMPLES = 4096  # values looked at of each tensor, beside its sum
+_SAMPLES = 4096  # values hashed of each tensor, in addition to its sum
 
 
 @leaves_no_team
@@ -67,7 +67,7 @@ def _tensors(found: Any, label: str, seen: set[int]) -> Iterator[tuple[str, torc
         return
     seen.add(id(found))
     if isinstance(found, torch.Tensor):
-        if found.layout == torch.strided:  # else packed for a CPU's kernels, beside its scales
+        if found.layout == torch.strided:  # else packed for a CPU's kernels; its scales are hashed
             yield label, found
     elif isinstance(found, np.ndarray) and found.dtype.kind in "biuf":
         yield label, torch.from_numpy(np.array(found))

@@ -1,11 +1,11 @@
 """Which sequences run in the next step, and how many tokens of each.
 
 Decodes come first, then prompts in the order of their arrival, then what waits, by the order of
-the queue. A step has a budget of tokens, so long prompts go in chunks beside running decodes.
+the queue. A step has a budget of tokens, so long prompts run in chunks, together with decodes.
 
-One leader prefills a cold prefix. Whoever would compute the same tokens waits until the leader
-has put them into the tree. The test is exact and costs one lookup: two prompts share more than
-the tree holds just when both leave it at the same node with the same next token.
+One leader prefills a cold prefix. A sequence that would compute the same tokens waits until the
+leader has put them into the tree. The test is exact and costs one lookup: two prompts share more
+than the tree holds just when both leave it at the same node with the same next token.
 
 When memory runs out: cached prefixes are evicted, branches at rest give up their leases, the
 youngest running sequences are retracted (what they computed stays cached while there is room, and
@@ -160,7 +160,7 @@ class Scheduler:
     def _make_room(
         self, sequence: TokenSequence, num_new: int, batch: dict[TokenSequence, int]
     ) -> bool:
-        """Reserve memory by all means; False when the sequence itself had to go."""
+        """Evict or retract until memory is reserved; False when the sequence itself yields."""
         to_come = min(TAIL_RESERVE, sequence.job.num_to_write)
         ahead = sequence.num_pending - num_new + to_come
         while True:
@@ -222,29 +222,29 @@ class Scheduler:
         )
 
     def _draft(self, batch: dict[TokenSequence, int]) -> None:
-        """Guess ahead where a token is to be sampled, in slots that are free anyway.
+        """Draft where a token is to be sampled, in slots that are free anyway.
 
         What is left of the budget bounds it: a step of more rows takes disproportionately longer.
         """
         decoding = [each for each in batch if not each.is_prefilling]
-        guesses: list[TokenIds] = []
+        drafts: list[TokenIds] = []
         rates: list[float] = []
         for sequence in decoding:
-            sequence.draft = guess = NO_DRAFT
+            sequence.draft = draft = NO_DRAFT
             rate = 0.0
             num_new = batch[sequence]
             if 0 < num_new == sequence.num_pending:
-                guess, rate = sequence.job.draft()
-            guesses.append(guess[: max(0, sequence.num_unwritten - num_new)])
+                draft, rate = sequence.job.draft()
+            drafts.append(draft[: max(0, sequence.num_unwritten - num_new)])
             rates.append(rate)
-        longest = max(map(len, guesses), default=0)
+        longest = max(map(len, drafts), default=0)
         if not longest:
             return
         num_rows = sum(batch.values())
         budget = self.limits.max_batch_tokens - num_rows
         lengths = choose_lengths(rates, longest, is_ragged=num_rows > len(batch))
-        for sequence, guess, length in zip(decoding, guesses, lengths, strict=True):
-            sequence.draft = guess[: min(length, budget)]
+        for sequence, draft, length in zip(decoding, drafts, lengths, strict=True):
+            sequence.draft = draft[: min(length, budget)]
             budget -= len(sequence.draft)
 
     # ---- admission
@@ -289,7 +289,7 @@ class Scheduler:
         self._resign(sequence)
 
     def _fits(self, sequence: TokenSequence) -> bool:
-        """Whether its pending tokens fit beside what the running ones are about to take."""
+        """Whether its pending tokens fit together with what the running ones are about to take."""
         pool, tree = self.memory.pool, self.memory.tree
         size = pool.page_size
         room = (pool.num_free_pages + tree.num_evictable_pages) * size

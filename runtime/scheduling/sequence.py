@@ -3,7 +3,7 @@
 Positions 0 to `num_computed` have keys and values. Those up to the end of the leased node are in
 the tree; the rest is the private tail, which nobody else sees until it is committed. Tokens from
 `num_computed` on are pending: the next steps compute them. A draft follows them in one step: tokens
-that are only guessed, whose slots are free again when they were wrong.
+that may be rejected, whose slots are then free again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Work(Protocol):
         ...
 
     def draft(self) -> tuple[TokenIds, float]:
-        """A guess at the tokens after the pending one, and the chance that one is right."""
+        """Draft tokens after the pending one, and the chance that one is accepted."""
         ...
 
 

@@ -81,7 +81,7 @@ class _TenantQueue:
         return sequence
 
     def _nearest(self) -> Key:
-        """The next key of the sweep, or one beside a key just served that shares more with it.
+        """The next key of the sweep, or a key just served's neighbour that shares more with it.
 
         A request that arrives behind the cursor while its siblings run, or when they have ended,
         would else wait for the next sweep, when what it shares with them may be gone.

@@ -1,9 +1,9 @@
 """Drafts: the tokens that probably come next, looked up in what the branch has read and written.
 
 Text repeats itself: names, quotations, lists, code. Where its last tokens have come before, what
-followed them then is a guess at what follows now; else what followed them in another branch's
-text. A step computes the guess together with the pending token, samples every position as it
-would have alone, and keeps the tokens up to the first that differs from the guess. So the text is
+followed them then is drafted now; else what followed them in another branch's text. A step
+computes the draft together with the pending token, samples every position as it would have alone,
+and accepts the tokens up to the first that differs from the draft. So the text is
 what it would have been, in fewer steps.
 
 How long drafts may be is decided for a step as a whole, by what it will probably give for its time.
@@ -30,12 +30,12 @@ GENERATION_COST = 0.07  # one more generation in a step
 ROW_COST = 0.02  # one more row of one that is there
 DRAFTS_COST = 0.12  # any drafts at all
 LENGTH_COST = 0.02  # a token more of the longest draft, to which attention pads all others
-_PRIOR_KEPT, _PRIOR_TRIED = 1.0, 2.0  # as if so many of so many guesses had been right
-_PAST = 0.9  # weight of earlier guesses at each new one
+_PRIOR_KEPT, _PRIOR_TRIED = 1.0, 2.0  # as if so many of so many drafts had been accepted
+_PAST = 0.9  # weight of earlier drafts at each new one
 
 
 class Drafter:
-    """Guesses for one generation, and how often they were right lately."""
+    """Drafts for one generation, and how often they were accepted lately."""
 
     __slots__ = ("_guess", "_kept", "_most", "_tried", "_writing")
 
@@ -53,8 +53,8 @@ class Drafter:
     def propose(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
         """A draft of what follows tokens [n].
 
-        If it is not taken up, its first token is compared with what comes all the same: so one
-        who has given up sees when guesses would be right again.
+        If it is not taken up, its first token is compared with what comes all the same: so
+        a generation without drafts notices when they would be accepted again.
         """
         guess, self._guess = self._guess, None
         if guess is not None and guess[0] < len(tokens):
@@ -77,7 +77,7 @@ class Drafter:
 def choose_lengths(rates: Sequence[float], most: int, *, is_ragged: bool = False) -> list[int]:
     """How many tokens to draft, up to `most`, for each generation of a step.
 
-    `rates` are the chances that its guesses are right, 0 where there is no guess. A step that is
+    `rates` are the chances that its tokens are accepted, 0 where there is no draft. A step that is
     ragged computes several tokens for some of them anyway. What the step gets done, for the time
     that it takes, is to be as much as possible. A token is worth less where others are in the
     step: if they are not faster too, then it only saves the step's time for one of them later.

@@ -30,7 +30,7 @@ class ChatTemplate:
 
     Args:
         source: the template.
-        variables: what it may use beside the messages, such as bos_token.
+        variables: what it may use in addition to the messages, such as bos_token.
 
     Attributes:
         end_of_turn: what follows an assistant's content, None where that cannot be told.

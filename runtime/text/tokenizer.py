@@ -29,7 +29,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True, slots=True)
 class TokenizerConfig:
-    """What a model's files say about its tokenizer beside the vocabulary."""
+    """What a model's files say about its tokenizer, apart from the vocabulary."""
 
     bos_token_id: int | None = None
     adds_bos: bool = False
@@ -91,7 +91,7 @@ class Tokenizer:
         """Token ids of the pieces between two generations, tokenised as one run.
 
         Special tokens are recognised inside Markup only. Where a special token strips the
-        whitespace beside it, it strips that of the Markup and leaves data as it is.
+        whitespace next to it, it strips that of the Markup and leaves data as it is.
 
         Args:
             pieces: str is data, `Markup` is text of a template.
@@ -238,7 +238,7 @@ class TextStream:
         return text
 
     def finish(self) -> str:
-        """What was held back, an unfinished character as U+FFFD; the stream starts anew."""
+        """What was held back, an unfinished character as U+FFFD; the stream starts again."""
         rest = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         self.is_inside_character = False

@@ -191,7 +191,7 @@ def with_cold_planes(k: torch.Tensor, v: torch.Tensor) -> tuple[LayerKV, LayerKV
     return pool, LayerKV(exact[0], exact[1])
 
 
-def joined(halves: cpu.Halves, plan: AttentionPlan) -> torch.Tensor:
+def joined(halves: cpu.Partials, plan: AttentionPlan) -> torch.Tensor:
     """The whole, [num_tokens, num_heads, head_dim] in flat order."""
     lses = torch.stack((halves.first_lse, halves.second_lse)).double()
     parts = torch.stack((halves.first, halves.second)).double()
@@ -232,7 +232,7 @@ def test_halves_join_to_what_attend_gives(
         assert isinstance(found, torch.Tensor)
         assert torch.equal(found, expected)
         return
-    assert isinstance(found, cpu.Halves)
+    assert isinstance(found, cpu.Partials)
     assert (found.first is found.second) == (num_parts == 1)
     assert found.first.dtype == pool_dtype
     assert all(getattr(found, field.name).is_contiguous() for field in dataclasses.fields(found))

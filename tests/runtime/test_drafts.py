@@ -352,5 +352,5 @@ def test_a_wrong_number_of_draft_tokens_is_refused(make_runtime: MakeRuntime, ba
 
 def test_deterministic_runtimes_do_not_guess(make_runtime: MakeRuntime) -> None:
     assert make_runtime(deterministic=True).core.branches.serving.draft_tokens == 0
-    with pytest.raises(ParameterError, match="draft_tokens=4 guesses ahead"):
+    with pytest.raises(ParameterError, match="draft_tokens=4 drafts tokens"):
         make_runtime(deterministic=True, draft_tokens=4)

@@ -83,7 +83,7 @@ class GgufFile:
         return np.frombuffer(self._view, np.uint8, info.num_bytes, info.offset)
 
     def release_pages(self) -> None:
-        """Give back the memory of what was read; it is mapped anew when it is read again."""
+        """Give back the memory of what was read; it is mapped again when it is next read."""
         if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
             self._mapped.madvise(mmap.MADV_DONTNEED)
 

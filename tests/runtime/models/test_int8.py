@@ -13,7 +13,7 @@ import transformers
 
 from radixlang.errors import ParameterError
 from radixlang.kernels.attention import attend, attend_packed
-from radixlang.kernels.cpu.attention import Halves
+from radixlang.kernels.cpu.attention import Partials
 from radixlang.kernels.native.library import Library
 from radixlang.runtime.models.config import from_transformers
 from radixlang.runtime.models.int8 import decoder as int8_decoder
@@ -316,7 +316,7 @@ def test_a_fork_joins_its_partials_as_attention_merges_them(
 
     monkeypatch.setattr(int8_decoder, "attend_packed", noted)
     joined = decoded()
-    assert kinds == [Halves] * 3 * loaded.config.num_layers
+    assert kinds == [Partials] * 3 * loaded.config.num_layers
     monkeypatch.setattr(int8_decoder, "attend_packed", merging)
     merged = decoded()
     assert float((joined.exp() * (joined - merged)).sum(-1).mean()) < 0.01  # levels that tip over

@@ -304,7 +304,7 @@ def test_the_dtype_of_the_cache_can_be_chosen(folder: Path) -> None:
     assert chosen.config.dtype == "float32"
     with pytest.raises(ParameterError, match="kv_dtype must be auto, float32"):
         load_model(folder, kv_dtype="fp8")
-    with pytest.raises(ParameterError, match="runs beside float32 on a CPU"):
+    with pytest.raises(ParameterError, match="only a float32 model on a CPU"):
         load_model(folder, dtype="bfloat16", kv_dtype="float32")
 
 
