@@ -1,4 +1,4 @@
-"""The radix tree, its pages, and the keys and values that lie in them.
+"""The radix tree, its pages, and the keys and values in them.
 
 It knows tokens, slots and leases. It knows no request, no model and no text.
 """

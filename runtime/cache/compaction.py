@@ -1,9 +1,9 @@
-"""Compaction: hot paths made contiguous, so that attention reads them as one piece.
+"""Compaction: hot paths made contiguous, so that attention reads them as one run.
 
-Tokens of a path scatter over the pool as branches grow side by side and are evicted one by one.
-Every so many insertions, or when much of the cache is scattered, the paths most often matched
-move into free memory in one run each, keys and values with them. A node that a running step may
-read never moves; a leased one may, and its readers learn of it by `RadixTree.layout_version`.
+Tokens of a path scatter over the pool as branches grow concurrently and are evicted one by one.
+After a number of insertions, or if much of the cache is scattered, the paths most often matched
+are moved into free memory, each into one run, with their keys and values. A node that a running
+step may read never moves; a leased one may, and changes `RadixTree.layout_version` for its readers.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
 
 
 class MovesSlots(Protocol):
-    """What compaction needs of the tensors (KVCache has it)."""
+    """The tensors' interface for compaction (KVCache has it)."""
 
     def move(self, source: Slots, target: Slots) -> None:
         """Copy keys and values from slot to slot."""
 
 
 class Compactor:
-    """Decides when to compact, and does.
+    """Decides when to compact, and compacts.
 
     Args:
         tree: the tree whose nodes move.
         cache: the tensors, copied through `move`.
         every_inserts: compact after so many insertions.
-        max_fragmentation: or when this share of cached tokens does not follow its predecessor.
-        max_tokens: copy at most so many tokens a call.
+        max_fragmentation: or if this share of cached tokens does not follow its predecessor.
+        max_tokens: most tokens that a call copies.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Compactor:
         self._last_inserts = 0
 
     def is_due(self) -> bool:
-        """True when enough was inserted; fragmentation is looked at every 16th part of that."""
+        """True after enough insertions; fragmentation is checked after every 16th part of them."""
         num_new = self._tree.num_inserts - self._last_inserts
         if num_new >= self.every_inserts:
             return True
@@ -61,7 +61,7 @@ class Compactor:
         return num_new >= checks and fragmentation(self._tree) > self.max_fragmentation
 
     def is_overdue(self) -> bool:
-        """True when `every_inserts` have come since the last compaction; costs one comparison."""
+        """True after `every_inserts` since the last compaction; costs one comparison."""
         return self._tree.num_inserts - self._last_inserts >= self.every_inserts
 
     def compact(self, in_flight: AbstractSet[RadixNode] = frozenset()) -> list[RadixNode]:
@@ -82,7 +82,7 @@ class Compactor:
         return moved
 
     def _gather(self, nodes: list[RadixNode]) -> bool:
-        """Copy nodes into one free run, where there is one and it helps."""
+        """Copy nodes into one free run, if there is one and it helps."""
         pool = self._tree.pool
         num_tokens = sum(node.length for node in nodes)
         if not nodes or num_runs(np.concatenate([node.slots for node in nodes])) == 1:
@@ -114,7 +114,7 @@ def fragmentation(tree: RadixTree) -> float:
 
 
 def num_runs(slots: Slots) -> int:
-    """Pieces of neighbouring slots; 1 when contiguous, 0 when empty."""
+    """Runs of neighbouring slots: 1 if contiguous, 0 if empty."""
     return int(np.count_nonzero(slots[1:] != slots[:-1] + 1)) + 1 if len(slots) else 0
 
 

@@ -1,8 +1,8 @@
-"""Who leaves first: eviction policies over the evictable leaves of the tree.
+"""Eviction policies: the order in which evictable leaves of the tree are evicted.
 
-A leaf is evictable while no lease passes through it. Leaves wait in a lazy heap: a use makes no
-heap operation, it only makes the entry old, and an old entry is renewed when it comes up. So a
-match costs nothing here and an eviction O(log n), at any number of leaves.
+A leaf is evictable while no lease passes through it. Leaves are in a lazy heap: a use makes no
+heap operation, it only makes the entry stale, and a stale entry is renewed when it comes up. So a
+match costs nothing here and an eviction O(log n), for any number of leaves.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import heapq
 from radixlang.errors import ParameterError
 from radixlang.runtime.cache.node import Entry, RadixNode, Rank
 
-NEVER = float("inf")  # a next use that will not come
+NEVER = float("inf")  # as a next use: there will be none
 
 
 class LeafHeap:
@@ -28,7 +28,7 @@ class LeafHeap:
         return (0, node.last_use)
 
     def add(self, node: RadixNode) -> None:
-        """Queue the leaf, or renew its entry after its rank has fallen."""
+        """Queue the leaf, or renew its entry if its rank has fallen."""
         self.leaves.add(node)
         self._num_added += 1
         node.entry = (self.rank(node), self._num_added, node)
@@ -38,7 +38,7 @@ class LeafHeap:
             heapq.heapify(self._entries)
 
     def discard(self, node: RadixNode) -> None:
-        """Take the leaf out of the queue, if it is in."""
+        """Remove the leaf from the queue, if it is in it."""
         self.leaves.discard(node)
         node.entry = None
 
@@ -73,34 +73,34 @@ class LruPolicy(LeafHeap):
         self.capacity = capacity
 
     def on_hit(self, node: RadixNode) -> None:
-        """A match went through the node."""
+        """Note that a match went through the node."""
 
     def on_forget(self, node: RadixNode, num_tokens: int) -> None:
-        """num_tokens of the node left the tree."""
+        """Note that num_tokens of the node were evicted."""
 
 
 class LookaheadPolicy(LruPolicy):
-    """By the programs' own next uses, exact where the caller knows them (Belady on a tree).
+    """By the programs' own next uses, which makes it Belady's policy if they are exact.
 
-    First what will never be used again, then what nobody has said anything about, least
-    recently used first, then what is needed farthest in the future.
+    First nodes that will never be used again, then nodes of which nothing is known, least
+    recently used first, then nodes that are needed, the farthest use first.
     """
 
     name = "lookahead"
     looks_ahead = True
 
     def rank(self, node: RadixNode) -> Rank:
-        """Order of leaving; see the class."""
+        """The order of eviction; see the class."""
         if node.next_use is None:
             return (1, node.last_use)
         return (0, node.last_use) if node.next_use == NEVER else (2, -node.next_use)
 
 
 class SegmentedLruPolicy(LruPolicy):
-    """Segmented LRU: what was hit once outlives what came once, so a scan flushes nothing hot.
+    """Segmented LRU: nodes with a hit outlive nodes without, so a scan evicts nothing hot.
 
-    (Karedla, Love and Wherry 1994.) The protected segment holds at most `protected_share` of
-    the capacity; beyond that its least recently used leaves compete with the newcomers again.
+    (Karedla, Love and Wherry 1994.) The protected segment holds at most `protected_share` of the
+    capacity; beyond that its least recently used leaves return to the segment without hits.
     """
 
     name = "slru"
@@ -121,12 +121,12 @@ class SegmentedLruPolicy(LruPolicy):
             super().add(node)
 
     def discard(self, node: RadixNode) -> None:
-        """Take the leaf out of both segments."""
+        """Remove the leaf from both segments."""
         super().discard(node)
         self._protected.leaves.discard(node)
 
     def on_hit(self, node: RadixNode) -> None:
-        """A second use: the node moves to the protected segment."""
+        """Move a node to the protected segment at its second use."""
         if not node.is_hot and node.parent is not None:
             node.is_hot = True
             self.num_protected_tokens += node.length
@@ -135,12 +135,12 @@ class SegmentedLruPolicy(LruPolicy):
                 self.add(node)
 
     def on_forget(self, node: RadixNode, num_tokens: int) -> None:
-        """Keep the size of the protected segment."""
+        """Update the size of the protected segment."""
         if node.is_hot:
             self.num_protected_tokens -= num_tokens
 
     def pop(self) -> RadixNode | None:
-        """A newcomer if there is one, else the least recently used protected leaf."""
+        """A leaf without hits if there is one, else the least recently used protected leaf."""
         while self.num_protected_tokens > self.protected_share * self.capacity:
             node = self._protected.pop()
             if node is None:

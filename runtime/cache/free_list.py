@@ -27,11 +27,11 @@ class FreeRuns:
 
     @property
     def num_runs(self) -> int:
-        """How many pieces the free memory is in."""
+        """Number of runs of free memory."""
         return len(self._stops)
 
     def give(self, start: int, num_pages: int) -> None:
-        """Add a run that is not free now."""
+        """Add a run, which must not be free."""
         stop = start + num_pages
         self.num_pages += num_pages
         if start in self._starts:
@@ -44,7 +44,7 @@ class FreeRuns:
         self._add(start, stop)
 
     def take(self, num_pages: int) -> list[tuple[int, int]]:
-        """Cut num_pages from the longest runs; the caller knows that they are there."""
+        """Cut num_pages from the longest runs; there must be as many free pages."""
         pieces = []
         while num_pages:
             start, stop = self._pop_longest()

@@ -44,7 +44,7 @@ class KVCache:
         self.dtype = dtype
         self.device = torch.device(device)
         self.num_cold_slots = num_cold_slots
-        self._pages: list[mmap.mmap] = []  # behind the exact planes, where the system maps them
+        self._pages: list[mmap.mmap] = []  # the memory of the exact planes, if it was mapped
         self._layers = [self._new_layer() for _ in range(num_layers)]
 
     def __getitem__(self, layer: int) -> LayerKV:
@@ -64,7 +64,7 @@ class KVCache:
         return 2 * len(self._layers) * self.num_kv_heads * (self.head_dim + 4)
 
     def move(self, source: Slots, target: Slots) -> None:
-        """Copy slots; source and target may overlap, all is read before anything is written."""
+        """Copy slots; source and target may overlap, as all is read before anything is written."""
         src, dst = self._index(source), self._index(target)
         for layer in self._layers:
             layer.k[dst] = layer.k[src]
@@ -88,9 +88,9 @@ class KVCache:
         return torch.stack(pairs)
 
     def is_written(self, slots: Slots) -> NDArray[np.bool_]:
-        """[n], False for slots as they were made (zeros), or poisoned since they were freed.
+        """[n], False for slots that are still zeros, or were poisoned when they were freed.
 
-        Looks at the keys of one head in the first and the last layer.
+        Checks the keys of one head in the first and the last layer.
         """
         index = self._index(slots)
         rows = torch.cat([kv.k[index, 0] for kv in (self._layers[0], self._layers[-1])], dim=1)
@@ -98,7 +98,7 @@ class KVCache:
         return found
 
     def write(self, slots: Slots, data: Tensor) -> None:
-        """Store what `read` returned for as many slots."""
+        """Store the result of `read` for as many slots."""
         index = self._index(slots)
         shape = (len(self._layers), 2, len(slots), self.num_kv_heads, self.head_dim)
         if tuple(data.shape) != shape:
@@ -127,13 +127,13 @@ class KVCache:
             layer.v[index] = float("nan")
 
     def give_back(self, runs: Iterable[tuple[int, int]]) -> None:
-        """Slots [start, stop) are zeros again, whose whole pages cost no memory until written."""
+        """Reset slots [start, stop) to zeros; their whole pages take no memory until written."""
         if not hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
             return
         size, page = self.num_kv_heads * self.head_dim * self.dtype.itemsize, mmap.PAGESIZE
         inside = [(-(-start * size // page) * page, stop * size // page * page)
                   for start, stop in runs]  # fmt: skip
-        with contextlib.suppress(OSError):  # memory that is locked stays
+        with contextlib.suppress(OSError):  # locked memory cannot be returned
             for pages in self._pages:
                 for begin, end in inside:
                     if begin < end:
@@ -164,11 +164,11 @@ def quantize_tokens(values: Tensor) -> tuple[Tensor, Tensor]:
 def lazy_zeros(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, mmap.mmap | None]:
-    """Zeros that cost no memory until they are written, and what maps them, if that can be told.
+    """Zeros that take no memory until they are written, and their mapping, if there is one.
 
-    torch.zeros writes them at once on a CPU: 4 GB of cache took 5 s and 4 GB. The system has pages
-    that are zero already, which it backs when they are first touched. np.zeros takes those too,
-    but in huge pages: up to 2 MB a tensor beyond what is written, for no speed (100 MB of SmolLM2).
+    torch.zeros writes them at once on a CPU: 4 GB of cache took 5 s and 4 GB. A mapping has pages
+    of zeros that the system backs when they are first touched. np.zeros has them too, but in huge
+    pages: up to 2 MB a tensor more than is written, for no speed (100 MB with SmolLM2).
     """
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device), None

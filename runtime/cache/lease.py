@@ -1,8 +1,8 @@
-"""Leases: what keeps a path of the tree from being evicted, with a receipt and a name.
+"""Leases: each protects a path of the tree from eviction, and has a holder's name.
 
 A lease ends at a node and counts on every node from there to the root, so a node's count is the
-number of leases that end at it or below. A node without any stays cached until room is needed:
-release is lazy, and a later match finds it again.
+number of leases that end at it or below. A node without leases stays cached until room is needed,
+and a later match finds it again.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from radixlang.runtime.cache.node import RadixNode
 
 
 class Pinning(Protocol):
-    """What counts leases on the paths of a tree."""
+    """Counts leases on the paths of a tree."""
 
     leases: set[Lease]
 
     def pin(self, node: RadixNode) -> None:
-        """Count one lease on every node of the path."""
+        """Add one lease to every node of the path."""
         ...
 
     def unpin(self, node: RadixNode) -> None:
-        """Take one lease off every node of the path."""
+        """Remove one lease from every node of the path."""
         ...
 
 
 class Lease:
-    """A receipt for one pinned path. Made by `RadixTree.lease`; ends with `release`."""
+    """The lease of one path. Made by `RadixTree.lease`; ends with `release`."""
 
     __slots__ = ("_node", "_tree", "exact", "holder")
 
@@ -50,11 +50,11 @@ class Lease:
 
     @property
     def is_released(self) -> bool:
-        """True once given back."""
+        """True once released."""
         return self._node is None
 
     def move(self, node: RadixNode) -> None:
-        """Lease another node instead; it is pinned before the old one is let go."""
+        """Lease another node instead; it is pinned before the old one is released."""
         old = self.node
         if node is not old:
             self._tree.pin(node)
@@ -67,7 +67,7 @@ class Lease:
         return Lease(self._tree, self.node, label, self.exact)
 
     def release(self) -> None:
-        """Let the path go. Raises OwnershipError the second time."""
+        """Release the path. Raises OwnershipError the second time."""
         node, self._node = self.node, None
         self._tree.leases.discard(self)
         self._tree.unpin(node)

@@ -18,7 +18,7 @@ TOKEN_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """The typed part of a key that is not tokens. Paths of unequal namespaces share nothing."""
+    """The part of a key that is not tokens. Paths of different namespaces share nothing."""
 
     salt: str = ""
     weights_version: int = 0
@@ -28,8 +28,8 @@ class Namespace:
 class RadixNode:
     """A run of tokens below its parent, with the slots of their keys and values.
 
-    `edge` is the key as bytes (comparison and lookup run on bytes), `key` the same memory as
-    int32 [length]. A node object always keeps the end of its run: a split puts a new node above.
+    `edge` is the key as bytes (comparison and lookup use bytes), `key` the same memory as
+    int32 [length]. A node object always keeps the end of its run: a split adds a new node above.
     """
 
     edge: bytes
@@ -86,11 +86,11 @@ class PrefixMatch:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """What became of inserted tokens.
+    """The result of an insertion.
 
-    `node` ends the inserted key. `num_duplicate` tokens were there already: their offered slots
-    went back to the pool, so the caller now reads the tree's slots (`RadixTree.slots`). Tokens
-    beyond `num_inserted + num_duplicate` stay the caller's (only below a leased 8-bit node).
+    `node` ends the inserted key. `num_duplicate` tokens were cached already: their offered slots
+    were released, so the caller now reads the tree's slots (`RadixTree.slots`). Tokens beyond
+    `num_inserted + num_duplicate` stay the caller's (only below a leased 8-bit node).
     """
 
     node: RadixNode
@@ -100,7 +100,7 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """How far a key goes: `node` is matched whole, then `part` tokens of its child `child`.
+    """How far a key matches: `node` as a whole, then `part` tokens of its child `child`.
 
     `num_tokens` counts the tokens of the key up to the end of `node`.
     """
@@ -112,7 +112,7 @@ class Walk:
 
 
 def as_edge(tokens: Sequence[int] | Tokens) -> bytes:
-    """Token ids as the bytes that edges are compared in."""
+    """Token ids as bytes, in which edges are compared."""
     return np.ascontiguousarray(tokens, np.int32).tobytes()
 
 

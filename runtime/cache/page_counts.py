@@ -25,7 +25,7 @@ class PageTally:
         self._busy = [0] * num_counted
 
     def mark_idle(self, slots: Slots, sign: int) -> None:
-        """Distinct owned slots, in any order, become idle (+1) or cease to be (-1)."""
+        """Count distinct owned slots, in any order, as idle (+1) or no longer idle (-1)."""
         if self._page_size == 1:
             self.num_level_pages += sign * len(slots)
         else:
@@ -33,7 +33,7 @@ class PageTally:
                 self._add_busy(run, -sign)
 
     def take(self, run: Run) -> None:
-        """The slots of the run are owned from now on, and busy."""
+        """Count the slots of a run as owned and busy."""
         if self._page_size == 1:
             self.num_level_pages -= run[1] - run[0]
         else:
@@ -42,9 +42,9 @@ class PageTally:
             self._add_busy(run, +1)
 
     def give(self, run: Run, *, idle: bool = False) -> Run:
-        """The slots of the run are free from now on; returns the run of pages left free.
+        """Count the slots of a run as free; returns the run of pages that became free.
 
-        They were busy, or (`idle`) they were not: then level pages stay level.
+        `idle`: the slots were idle, so level pages stay level; else they were busy.
         """
         if self._page_size == 1:
             self.num_level_pages += 0 if idle else run[1] - run[0]
@@ -69,7 +69,7 @@ class PageTally:
             self.num_level_pages += (after == 0) - (before == 0)
 
     def _parts(self, run: Run) -> Iterator[tuple[int, int]]:
-        """The pages of a run, and how many of its slots lie in each."""
+        """The pages of a run, each with the number of its slots in the run."""
         start, stop = run
         size = self._page_size
         page = start // size

@@ -1,11 +1,10 @@
 """The allocator of the KV pool: which slots are owned, and which pages are free.
 
-A slot holds the keys and values of one token in every layer; a page is `page_size` slots side by
-side, and the unit of allocation. A slot has one owner: a node of the tree, or a branch that has
-not committed it; branches share slots by leasing nodes. Attention reads slots, not pages, so a
-page may be shared in parts: when a prompt matches half a page, the match simply refers to those
-slots, and somebody else may own the other half. Nothing is copied. A page is free when nobody
-owns a slot of it.
+A slot holds the keys and values of one token in every layer; a page is `page_size` neighbouring
+slots, and the unit of allocation. A slot has one owner: a node of the tree, or a branch that has
+not committed it; branches share slots by leasing nodes. Attention reads slots, not pages, so parts
+of a page may be shared: if a prompt matches half a page, the match refers to those slots, and the
+other half may have another owner. Nothing is copied. A page is free if none of its slots is owned.
 
 This file knows neither tensors nor tokens. One thread owns a pool; nothing here locks.
 """
@@ -42,7 +41,7 @@ class PagePool:
 
     Args:
         num_pages: capacity in pages.
-        page_size: slots a page, 1 to 256.
+        page_size: slots of a page, 1 to 256.
         track_holders: remember a label for every allocated slot, so that a leak has a name.
     """
 
@@ -60,12 +59,12 @@ class PagePool:
 
     @property
     def num_free_pages(self) -> int:
-        """Pages of which nobody owns a slot."""
+        """Pages without an owned slot."""
         return self._free.num_pages
 
     @property
     def num_evictable_pages(self) -> int:
-        """Pages that hold nothing but cached slots without a lease."""
+        """Pages whose owned slots are all cached and without a lease."""
         return self._tally.num_level_pages - self._free.num_pages
 
     @property
@@ -75,24 +74,24 @@ class PagePool:
 
     @property
     def num_free_runs(self) -> int:
-        """Pieces that the free memory is in: 1 means no fragmentation."""
+        """Runs of free memory: 1 means no fragmentation."""
         return self._free.num_runs
 
     @property
     def longest_free_run(self) -> int:
-        """Pages of the longest stretch of free memory."""
+        """Pages of the longest run of free memory."""
         return self._free.longest()
 
     def alloc(self, num_tokens: int, *, after_slot: int | None = None, holder: str = "") -> Slots:
         """Slots for num_tokens, owned by the caller, contiguous where possible.
 
-        With `after_slot`, allocation continues behind that slot: in the rest of its page, then
-        in the next page when it is free.
+        With `after_slot`, allocation continues after that slot: in the rest of its page, then
+        in the next page if it is free.
 
         Returns:
             int32 [num_tokens] slots in the order in which they should be filled.
         Raises:
-            PoolFull: not enough free pages; nothing was changed.
+            PoolFull: there are not enough free pages; nothing was changed.
         """
         room = self._room_behind(after_slot, num_tokens)
         num_pages = -(-(num_tokens - room) // self.page_size)
@@ -115,10 +114,9 @@ class PagePool:
         return -(-(num_tokens - room) // self.page_size)
 
     def release(self, slots: Slots, *, idle: bool = False) -> None:
-        """Give slots up; pages without an owned slot become free.
+        """Release slots; pages without an owned slot become free.
 
-        No running step may read them. `idle` slots are those that `mark_idle` has counted: they
-        are given up as they are.
+        No running step may read them. `idle`: they are slots that `mark_idle` has counted.
 
         Raises:
             OwnershipError: a slot is free already, or is named twice; nothing was changed.
@@ -138,7 +136,7 @@ class PagePool:
         self._tally.mark_idle(slots, sign)
 
     def is_owned(self, slots: Slots) -> NDArray[np.bool_]:
-        """By slot: true where somebody owns it."""
+        """For each slot, whether it is owned."""
         owned: NDArray[np.bool_] = self._state[slots] != FREE
         return owned
 
@@ -160,7 +158,7 @@ class PagePool:
         return (self._holders or {}).get(slot, "")
 
     def _room_behind(self, after_slot: int | None, num_tokens: int) -> int:
-        """Free slots behind after_slot in its page, at most num_tokens."""
+        """Free slots after after_slot in its page, at most num_tokens."""
         if after_slot is None or self.page_size == 1:
             return 0
         stop = min((after_slot // self.page_size + 1) * self.page_size, after_slot + 1 + num_tokens)
@@ -170,7 +168,7 @@ class PagePool:
     def _take_pages(
         self, num_pages: int, num_tokens: int, after_slot: int | None
     ) -> list[tuple[int, int]]:
-        """Runs of num_tokens slots in free pages, beginning behind after_slot if that is free."""
+        """Runs of num_tokens slots in free pages, from after_slot on if the next page is free."""
         pieces = []
         if after_slot is not None:
             start = after_slot // self.page_size + 1

@@ -1,4 +1,4 @@
-"""Paths that programs want kept between their calls."""
+"""Pins: paths that programs keep cached between their calls."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
 
 
 class ProgramPins:
-    """Paths that programs want kept between their calls, under a cap.
+    """Paths that programs keep cached between their calls, under a cap.
 
-    A fork's prefix or a prebuilt prefix stays even while no branch holds it. A pin is a wish:
-    beyond the cap it is refused, and nothing breaks.
+    A fork's prefix or a prebuilt prefix stays cached while no branch holds it. A pin beyond the
+    cap is refused; the prefix is then an ordinary cached one.
     """
 
     def __init__(self, tree: RadixTree, max_tokens: int) -> None:
@@ -29,18 +29,18 @@ class ProgramPins:
         return True
 
     def release(self, program: str) -> None:
-        """Let go of all that the program pinned; none is fine."""
+        """Release all pins of the program; it may have none."""
         for lease in self._pins.pop(program, []):
             lease.release()
 
     def release_all(self) -> None:
-        """Let go of every pin."""
+        """Release every pin."""
         for program in list(self._pins):
             self.release(program)
 
     @property
     def num_pinned_tokens(self) -> int:
-        """Tokens kept by pins, each counted once."""
+        """Pinned tokens, each counted once."""
         return sum(node.length for node in self._nodes())
 
     def programs(self) -> list[str]:

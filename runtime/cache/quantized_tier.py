@@ -1,8 +1,8 @@
-"""Cold nodes in 8 bits: what was idle for a while, or would be evicted, is quantised first.
+"""The 8-bit tier: nodes that were idle for a while, or would be evicted, are quantised.
 
 A quantised node keeps its place in the tree; its slots are those of the 8-bit planes, which
-attention reads directly, and its exact slots are free. Requests that ask for exact results do
-not match it. Only nodes without a lease are quantised, so no branch sees its slots change.
+attention reads directly, and its exact slots are freed. Requests that ask for exact results do
+not match it. Only nodes without a lease are quantised, so no branch's slots change.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class ColdTier:
     """Moves nodes of a tree from exact to 8-bit slots.
 
     Args:
-        tree: made with a `cold_pool` of as many slots as the cache's `num_cold_slots`.
+        tree: has a `cold_pool` of as many slots as the cache's `num_cold_slots`.
         cache: tensors of both tiers.
         idle_s: seconds without a use after which `quantize_idle` takes a node.
-        clock: seconds now; for tests.
+        clock: the time in seconds; for tests.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class ColdTier:
         self._cache = cache
         self._clock = clock
         self.idle_s = idle_s
-        self._past: deque[tuple[float, int]] = deque()  # (seconds, the tree's uses by then)
+        self._past: deque[tuple[float, int]] = deque()  # (seconds, the tree's use count then)
         self.num_quantized_tokens = 0
 
     def quantize(self, node: RadixNode) -> bool:
-        """Store an unleased exact node in 8 bits; False when there is no room for it."""
+        """Store an unleased exact node in 8 bits; False if there is no room for it."""
         tree = self._tree
         if node.num_leases or node.quantized or tree.cold_pool is None or not node.length:
             return False
@@ -56,9 +56,9 @@ class ColdTier:
         return True
 
     def quantize_idle(self) -> int:
-        """Quantise what nobody used for idle_s seconds, oldest first; returns tokens.
+        """Quantise nodes unused for idle_s seconds, oldest first; returns the number of tokens.
 
-        Call it now and then: the tree counts uses, and this call learns when they were.
+        Call it regularly: the tree only counts uses, and this call records when they were.
         """
         now = self._clock()
         self._past.append((now, self._tree.num_uses))
@@ -76,7 +76,7 @@ class ColdTier:
     def make_room(self, num_pages: int) -> int:
         """Free exact pages by quantising, in the order of eviction; returns pages freed.
 
-        The first rung of the ladder under pressure; `RadixTree.evict` is the next.
+        It is tried first under memory pressure; `RadixTree.evict` comes next.
         """
         tree, pool = self._tree, self._tree.pool
         before = pool.num_free_pages
@@ -92,7 +92,7 @@ class ColdTier:
         return pool.num_free_pages - before
 
     def _make_cold(self, node: RadixNode) -> bool:
-        """Quantise, where need be in place of colder 8-bit leaves."""
+        """Quantise a node, evicting colder 8-bit leaves if needed."""
         cold_pool = self._tree.cold_pool
         if cold_pool is None:
             return False

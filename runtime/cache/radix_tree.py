@@ -1,14 +1,14 @@
 """The radix tree of the KV cache: token sequences with common prefixes, each stored once.
 
 Edges are compressed: a node holds a run of tokens and, for each, the slot of its keys and values.
-The tree knows slots only as numbers. Matching is by token at every page size: pages are how the
-pool allocates, not how the tree compares (see pool.py), so a partly matched page is reused
-by reference and siblings always differ in their first token.
+The tree knows slots only as numbers. Matching is by token at every page size: the pool allocates by
+pages, the tree compares by tokens (see page_pool.py), so a partly matched page is reused by
+reference and siblings always differ in their first token.
 
-Children are found by their first token in a dictionary, so a fan-out of ten thousand costs what a
-fan-out of two does. Nothing is shared between namespaces: each has its own root.
+Children are found by their first token in a dictionary, so a fan-out of ten thousand costs as much
+as a fan-out of two. Nothing is shared between namespaces: each has its own root.
 
-One thread owns a tree; readers on others use snapshots (tree_view.py). Nothing here locks.
+One thread owns a tree; readers on others use snapshots (snapshot.py). Nothing here locks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RadixTree:
     Args:
         pool: allocator of the exact slots.
         policy: "lru", "slru" or "lookahead".
-        cold_pool: allocator of the 8-bit slots, where there are any.
+        cold_pool: allocator of the 8-bit slots, if there are any.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class RadixTree:
     def match(
         self, namespace: Namespace | str, tokens: Sequence[int] | Tokens, *, exact: bool = False
     ) -> PrefixMatch:
-        """The longest cached prefix, as a node that ends with it; it counts as used now.
+        """The longest cached prefix, as a node that ends with it; counts as a use.
 
-        Lease the node before anything else is asked of the tree. With `exact`, nodes stored in
-        8 bits count as misses.
+        Lease the node before the next call of the tree, which may evict it. With `exact`, nodes
+        stored in 8 bits count as misses.
         """
         found = walk(self.root(namespace), as_edge(tokens), exact=exact)
         node = self.structure.end_at(found.node, found.child, found.part)
@@ -97,20 +97,20 @@ class RadixTree:
         """Pages that eviction could free now."""
         return self.pool.num_evictable_pages
 
-    # ---- what the structure tells
+    # ---- the structure
 
     @property
     def roots(self) -> dict[Namespace, RadixNode]:
-        """The root of every namespace that holds something."""
+        """The root of every namespace that holds tokens."""
         return self.structure.roots
 
     @property
     def layout_version(self) -> int:
-        """Grows whenever slots of a cached token change, or nodes do."""
+        """Grows whenever nodes or the slots of a cached token change."""
         return self.structure.layout_version
 
     def root(self, namespace: Namespace | str) -> RadixNode:
-        """The root of a namespace, made when it is first asked for."""
+        """The root of a namespace, made at the first call."""
         return self.structure.root(namespace)
 
     def peek(
@@ -147,13 +147,13 @@ class RadixTree:
     ) -> Insert:
         """Store tokens below a node that the caller leases, and take over their slots.
 
-        Slots offered for tokens that are there already go back to the pool (at the end of the
-        step in flight, if there is one): the caller goes on with `slots(insert.node)`.
+        Slots of tokens that are cached already are released to the pool (at the end of the step
+        in flight, if there is one): the caller continues with `slots(insert.node)`.
 
         Args:
             parent: node that the tokens continue.
             tokens: [n] token ids whose keys and values are computed.
-            slots: int32 [n], one reference each, given to the tree.
+            slots: int32 [n], whose ownership passes to the tree.
             exact: do not accept 8-bit nodes as duplicates; idle ones take over the exact slots.
         """
         self.structure.check_attached(parent)
@@ -191,15 +191,15 @@ class RadixTree:
     # ---- leases
 
     def lease(self, node: RadixNode, holder: str = "", *, exact: bool = False) -> Lease:
-        """Keep the path that ends at the node from being evicted, until the lease's release.
+        """Protect the path that ends at the node from eviction, until the lease is released.
 
-        `holder` is what the leak scanner will call it; `exact` promises the audit that no 8-bit
-        node is on the path.
+        `holder` is its name in the leak scanner; `exact` promises the audit that no 8-bit node is
+        on the path.
         """
         return Lease(self, node, holder, exact)
 
     def pin(self, node: RadixNode) -> None:
-        """Count one lease on every node of the path (called by Lease)."""
+        """Add one lease to every node of the path (called by Lease)."""
         self.structure.check_attached(node)
         at: RadixNode | None = node
         while at is not None:
@@ -209,7 +209,7 @@ class RadixTree:
             at = at.parent
 
     def unpin(self, node: RadixNode) -> None:
-        """Take one lease off every node of the path (called by Lease)."""
+        """Remove one lease from every node of the path (called by Lease)."""
         at: RadixNode | None = node
         while at is not None:
             parent = at.parent
@@ -225,10 +225,10 @@ class RadixTree:
     # ---- shrinking
 
     def evict(self, num_pages: int) -> int:
-        """Free at least num_pages pages of the exact pool where possible; returns how many.
+        """Free at least num_pages pages of the exact pool if possible; returns how many.
 
-        Takes tokens from the ends of unleased leaves in the policy's order, and no more of a
-        leaf than is needed. 8-bit leaves go only when nothing else is left.
+        Evicts tokens from the ends of unleased leaves in the policy's order, and no more of a
+        leaf than is needed. 8-bit leaves are evicted only if nothing else is left.
         """
         before = self.pool.num_free_pages
         while (missing := before + num_pages - self.pool.num_free_pages) > 0:
@@ -251,9 +251,9 @@ class RadixTree:
         return self.cold_pool.num_free_pages - before
 
     def retire(self, namespace: Namespace) -> int:
-        """Drop a namespace: idle nodes at once, leased ones when their last lease ends.
+        """Evict a namespace: idle nodes at once, leased ones when their last lease ends.
 
-        Returns the number of tokens dropped now.
+        Returns the number of tokens evicted now.
         """
         before = self.num_cached_tokens
         if namespace in self.roots:
@@ -262,16 +262,16 @@ class RadixTree:
         return before - self.num_cached_tokens
 
     def clear(self) -> int:
-        """Drop everything that no lease holds; returns the number of tokens."""
+        """Evict everything without a lease; returns the number of tokens."""
         before = self.num_cached_tokens
         for namespace in list(self.roots):
             self._sweep(namespace)
         return before - self.num_cached_tokens
 
     def set_next_use(self, node: RadixNode, step: float | None) -> None:
-        """Tell when the path will next be needed: a step, NEVER, or None for unknown.
+        """Set the next use of a path: a step, NEVER, or None for unknown.
 
-        Nodes above learn it when the node is evicted. `advance` forgets steps that have passed.
+        Nodes above get it when the node is evicted. `advance` forgets steps that have passed.
         """
         node.next_use = step
         if node.entry is not None:
@@ -281,14 +281,14 @@ class RadixTree:
             heapq.heappush(self._hints, (step, self._num_hints, node))
 
     def advance(self, step: float) -> None:
-        """Next uses before this step have passed: their nodes are unknown again."""
+        """Forget next uses before this step, which have passed."""
         while self._hints and self._hints[0][0] < step:
             passed, _, node = heapq.heappop(self._hints)
             if node.next_use == passed and node.is_attached:
                 self.set_next_use(node, None)
 
     def forget_next_uses(self, node: RadixNode) -> None:
-        """The path is used now: what was said of its next use is of the past."""
+        """Forget the next use of a path, which is used now."""
         if self.policy.looks_ahead:
             for each in self.path(node):
                 if each.next_use is not None:
@@ -343,7 +343,7 @@ class RadixTree:
             self._queue_of(node).add(node)
 
     def _shorten(self, leaf: RadixNode, num_tokens: int) -> None:
-        """Drop the last num_tokens of a leaf that has left the queue, or all of it."""
+        """Remove the last num_tokens of a leaf that has left the queue, or all of it."""
         if num_tokens >= leaf.length:
             self._drop(leaf)
             return
@@ -372,7 +372,7 @@ class RadixTree:
             self._queue_of(parent).add(parent)
 
     def _sweep(self, namespace: Namespace) -> None:
-        """Drop every idle node of a namespace, leaves first, and its root if nothing is left."""
+        """Remove every idle node of a namespace, leaves first, and its root if nothing is left."""
         root = self.roots.get(namespace)
         if root is None:
             return
@@ -404,7 +404,7 @@ class RadixTree:
 
 
 def _sooner(a: float | None, b: float | None) -> float | None:
-    """The earlier next use; unknown gives way to a known step, NEVER gives way to unknown."""
+    """The earlier next use: a known step goes before unknown, unknown before NEVER."""
     known = [use for use in (a, b) if use is not None and use != NEVER]
     if known:
         return min(known)

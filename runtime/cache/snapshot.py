@@ -1,7 +1,7 @@
-"""What others may see of the tree: an immutable snapshot, and its drawing in text.
+"""Immutable snapshots of the tree for other threads, and their drawing as text.
 
-The owner thread takes snapshots between steps; any thread may read the last one for as long as
-it likes, without a lock and without delaying anybody.
+The owner thread takes snapshots between steps; any thread may read the last one at any time,
+without a lock and without delaying the engine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, RadixTree, 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One node as it was. `tokens` is read-only; `holders` names the leases that end here."""
+    """One node of a snapshot. `tokens` is read-only; `holders` names the leases that end here."""
 
     tokens: Tokens
     start: int
@@ -28,7 +28,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class TreeSnapshot:
-    """The whole tree as it was between two steps."""
+    """The whole tree between two steps."""
 
     roots: tuple[tuple[Namespace, tuple[NodeView, ...]], ...]
     num_nodes: int
@@ -92,12 +92,12 @@ def draw(
     max_text: int = 40,
     max_children: int = 20,
 ) -> str:
-    """The tree in text: a line a node with its tokens, leases, hits and the text it holds.
+    """The tree as text: a line for each node with its tokens, leases, hits and text.
 
     Args:
         decode: text of token ids; without it the ids themselves are shown.
-        max_text: characters of text a node.
-        max_children: children drawn of one node; the rest are counted.
+        max_text: characters of text shown for a node.
+        max_children: most children drawn of one node; the rest are counted.
     """
     show = _shower(decode, max_text)
     lines = [
@@ -123,7 +123,7 @@ Row = tuple[str, str, "NodeView | int"]
 
 
 def _rows(children: tuple[NodeView, ...], prefix: str, max_children: int) -> list[Row]:
-    """Rows of one node's children, last first, as a stack wants them."""
+    """Rows of one node's children, last first, for a stack."""
     items: list[NodeView | int] = list(children[:max_children])
     if len(children) > max_children:
         items.append(len(children) - max_children)

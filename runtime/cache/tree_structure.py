@@ -24,10 +24,10 @@ class TreeStructure:
 
     def __init__(self) -> None:
         self.roots: dict[Namespace, RadixNode] = {}
-        self.layout_version = 0  # grows whenever slots of a cached token change, or nodes do
+        self.layout_version = 0  # grows whenever nodes or the slots of a cached token change
 
     def root(self, namespace: Namespace | str) -> RadixNode:
-        """The root of a namespace, made when it is first asked for."""
+        """The root of a namespace, made at the first call."""
         if isinstance(namespace, str):
             namespace = Namespace(namespace)
         root = self.roots.get(namespace)
@@ -73,7 +73,7 @@ class TreeStructure:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes without the roots (a count by walking: for statistics)."""
+        """Number of nodes without the roots (walks the tree: for statistics)."""
         return sum(1 for _ in self.nodes())
 
     def split(self, node: RadixNode, num_tokens: int) -> RadixNode:
@@ -98,10 +98,10 @@ class TreeStructure:
         return upper
 
     def merge(self, node: RadixNode) -> bool:
-        """Join a node with its parent where that changes neither matches nor eviction order.
+        """Merge a node with its parent if that changes neither matches nor eviction order.
 
-        They join when the node is an only child, the same leases pass through both, and both
-        were used, hinted and stored alike. The node object stays; the parent goes.
+        They are merged if the node is an only child, the same leases pass through both, and both
+        have the same uses, hints and tier. The node object stays; the parent is removed.
         """
         upper = node.parent
         if upper is None or upper.parent is None or not _are_alike(upper, node):
@@ -116,7 +116,7 @@ class TreeStructure:
         return True
 
     def merge_chains(self) -> int:
-        """Join every chain of only children that may be joined; returns how many nodes went."""
+        """Merge every chain of only children that may be merged; returns the nodes removed."""
         num_merged = 0
         for node in list(self.nodes())[::-1]:
             while node.parent is not None and self.merge(node):
@@ -124,7 +124,7 @@ class TreeStructure:
         return num_merged
 
     def end_at(self, node: RadixNode, child: RadixNode | None, part: int) -> RadixNode:
-        """The node that ends `part` tokens into the child, which is split where needed."""
+        """The node that ends `part` tokens into the child, which is split if needed."""
         if child is None or part == 0:
             return node
         return child if part == child.length else self.split(child, part)

@@ -1,4 +1,4 @@
-"""Which sequences run in the next step, in which order, and for how long they may.
+"""Which sequences run in the next step, in which order, and with how many tokens.
 
 It knows counts of tokens and pages, and who holds them. It knows no branch and no text.
 """

@@ -1,6 +1,6 @@
-"""How sequences hold KV memory: attach to the tree, reserve, commit, and let go.
+"""How sequences hold KV memory: attach to the tree, reserve, commit and release.
 
-The one place where slots change owners between the pool, private tails and the tree.
+Only here do slots change owners between the pool, private tails and the tree.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ MAX_PROMPT_ENDS = 1024
 class PromptEnds:
     """The model's output at the last tokens of recent prompts, [1 or 2, hidden_size] each.
 
-    Keys and values give no logits; with this, a prompt that is cached whole needs no step of its
-    own, and many samples of one prompt share its computation to the last token.
+    Keys and values give no logits; with these outputs, a prompt that is cached whole needs no
+    forward pass, and many samples of one prompt share its computation to the last token.
     """
 
     def __init__(self, max_entries: int = MAX_PROMPT_ENDS) -> None:
@@ -43,7 +43,7 @@ class PromptEnds:
             self._rows.popitem(last=False)
 
     def get(self, node: RadixNode) -> Tensor | None:
-        """The rows, while the node ends where it did."""
+        """The rows, or None if the node's end has changed."""
         entry = self._rows.get(node)
         if entry is None or entry[0] != node.end or not node.is_attached:
             return None
@@ -81,7 +81,7 @@ class Memory:
         self._counters = counters
 
     def attach(self, sequence: TokenSequence) -> None:
-        """Lease the longest cached prefix that leaves the needed logits to be computed."""
+        """Lease the longest cached prefix that does not cover the needed logits."""
         assert sequence.lease is None
         limit = sequence.num_tokens if self._end_of(sequence) is not None else sequence.first_logit
         match = self.tree.match(sequence.namespace, sequence.tokens[:limit])
@@ -90,11 +90,11 @@ class Memory:
         self.tree.forget_next_uses(match.node)
 
     def count_cached(self, sequence: TokenSequence) -> None:
-        """Count what was found in the cache, once it is sure that the sequence will run."""
+        """Count the cached tokens, once it is certain that the sequence will run."""
         self._count(sequence, sequence.num_computed, is_cached=True)
 
     def detach(self, sequence: TokenSequence) -> None:
-        """Give up everything the sequence holds; nothing of its tail is kept."""
+        """Release everything the sequence holds; its tail is dropped."""
         self.pool.release(sequence.tail)
         sequence.tail = NO_SLOTS
         if sequence.lease is not None:
@@ -103,12 +103,12 @@ class Memory:
         sequence.num_computed = 0
 
     def end_rows(self, sequence: TokenSequence) -> Tensor | None:
-        """The remembered output from `first_logit` on, when nothing of the prompt is pending."""
+        """The remembered output from `first_logit` on, if no token of the prompt is pending."""
         rows = self.ends.get(sequence.node) if sequence.num_pending == 0 else None
         return None if rows is None else rows[sequence.first_logit - sequence.num_tokens :]
 
     def follow(self, sequence: TokenSequence) -> None:
-        """Move on over tokens that others have put into the tree meanwhile."""
+        """Extend the leased prefix by tokens that others have inserted into the tree meanwhile."""
         start = sequence.num_committed
         if sequence.num_written or start >= sequence.first_logit:
             return
@@ -120,14 +120,14 @@ class Memory:
             self._count(sequence, match.length, is_cached=True)
 
     def retreat(self, sequence: TokenSequence, num_tokens: int) -> None:
-        """Read no more than num_tokens from the tree."""
+        """Shorten the leased prefix to num_tokens."""
         if sequence.num_committed > num_tokens and sequence.lease is not None:
             match = self.tree.match(sequence.namespace, sequence.tokens[:num_tokens])
             sequence.move(match.node)
             sequence.num_computed = match.length
 
     def reserve(self, sequence: TokenSequence, num_new: int, ahead: int) -> None:
-        """Slots for num_new tokens, and `ahead` more if they are free without evicting.
+        """Reserve slots for num_new tokens, and `ahead` more if they are free without evicting.
 
         Raises:
             PoolFull: there is no room for num_new; nothing was changed.
@@ -142,7 +142,7 @@ class Memory:
         sequence.tail = slots if not len(sequence.tail) else np.concatenate((sequence.tail, slots))
 
     def wrote(self, sequence: TokenSequence, num_new: int) -> None:
-        """Keys and values of the next num_new tokens are computed."""
+        """Record that keys and values of the next num_new tokens are computed."""
         start = sequence.num_computed
         end = sequence.num_computed = start + num_new
         if start < sequence.reached:
@@ -153,7 +153,7 @@ class Memory:
             self._count(sequence, end, is_cached=False)
 
     def commit(self, sequence: TokenSequence, end: int) -> None:
-        """Give computed tokens up to position `end` to the tree and read them from there."""
+        """Insert computed tokens up to position `end` into the tree and read them from there."""
         start = sequence.num_committed
         num = end - start
         if num <= 0:
@@ -165,7 +165,7 @@ class Memory:
         self.events.add("insert", inserted.num_inserted, sequence.holder)
 
     def trim(self, sequence: TokenSequence, num_new: int = 0) -> int:
-        """Give back slots reserved beyond the next num_new tokens; returns how many."""
+        """Release slots reserved beyond the next num_new tokens; returns how many."""
         keep = sequence.num_written + num_new
         spare = sequence.tail[keep:]
         if len(spare):
@@ -174,23 +174,23 @@ class Memory:
         return len(spare)
 
     def free(self, num_pages: int) -> int:
-        """Free pages that nobody is using: to 8 bits first, then by eviction; returns how many."""
+        """Free pages of unleased nodes, by quantising, then by evicting; returns how many."""
         if self.cold is not None and (num_freed := self.cold.make_room(num_pages)):
             return num_freed
         return self.tree.evict(num_pages)
 
     def give_back(self) -> None:
-        """Return to the system what is free: keys and values of free pages, the heaps' rest, and
-        libraries' code, of which what runs again is mapped again.
+        """Return free memory to the system: free pages' keys and values, free heap memory, and
+        libraries' code pages (code that runs again is mapped again).
 
-        Between steps only, on the thread that runs them.
+        Call it between steps only, on the thread that runs them.
         """
         self.cache.give_back(self.pool.free_runs())
         give_back()
         release_code()
 
     def held_bytes(self, sequences: Iterable[TokenSequence]) -> int:
-        """Bytes of the pages in use, slots reserved ahead left out."""
+        """Bytes of the pages in use, without slots reserved ahead."""
         size = self.pool.page_size
         held = (self.pool.num_pages - self.pool.num_free_pages) * size
         held -= sum(each.num_unwritten // size * size for each in sequences)
@@ -228,7 +228,7 @@ class Memory:
         return int(slots[-1]) if len(slots) and not sequence.node.quantized else None
 
     def _count(self, sequence: TokenSequence, upto: int, *, is_cached: bool) -> None:
-        """Count prompt tokens up to a position, each once in a sequence's life."""
+        """Count prompt tokens up to a position, each once for a sequence."""
         num = min(upto, sequence.num_prompt) - sequence.counted
         if num <= 0:
             return

@@ -1,14 +1,16 @@
 """Which sequences run in the next step, and how many tokens of each.
 
-Decodes come first, then prompts in the order of their arrival, then what waits, by the order of
-the queue. A step has a budget of tokens, so long prompts run in chunks, together with decodes.
+Decodes come first, then running prefills in the order of arrival, then waiting sequences in the
+order of the queue. A step has a budget of tokens, so long prompts are prefilled in chunks, together
+with decodes.
 
-One leader prefills a cold prefix. A sequence that would compute the same tokens waits until the
-leader has put them into the tree. The test is exact and costs one lookup: two prompts share more
-than the tree holds just when both leave it at the same node with the same next token.
+One leader prefills a prefix that is not cached. A sequence that would compute the same tokens waits
+until the leader has inserted them into the tree. The test is exact and costs one lookup: two
+prompts share more than the tree holds exactly if both leave it at the same node with the same next
+token.
 
-When memory runs out: cached prefixes are evicted, branches at rest give up their leases, the
-youngest running sequences are retracted (what they computed stays cached while there is room, and
+If memory runs out, cached prefixes are evicted, then branches at rest give up their leases, then
+the youngest running sequences are retracted (their tokens stay cached while there is room, and
 they resume later), and at last one request fails. The oldest always goes on, so nothing livelocks.
 """
 
@@ -27,9 +29,9 @@ from radixlang.runtime.scheduling.sequence import TokenIds, TokenSequence
 from radixlang.runtime.scheduling.waiting_queue import WaitingQueue
 from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT, choose_lengths
 
-TAIL_RESERVE = 64  # most slots that a sequence takes ahead, so that what it adds is contiguous
+TAIL_RESERVE = 64  # most slots that a sequence reserves ahead, so that its tail is contiguous
 MAX_AHEAD_SHARE = 1 / 256  # of the pool: the most that is evicted before it is needed
-GROWTH_ROOM = 16  # tokens that each running sequence should be able to grow before others join
+GROWTH_ROOM = 16  # tokens kept free for each running sequence before others are admitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,8 @@ class Scheduler:
     """Holds waiting and running sequences.
 
     Args:
-        yield_lease: asks a branch at rest to give up its lease; False when there is none left.
-        fail: ends what a sequence is for with an error; it calls `remove` for all sequences of it.
+        yield_lease: asks a branch at rest to give up its lease; False if there is none left.
+        fail: fails a sequence's request; it calls `remove` for all sequences of the request.
     """
 
     def __init__(
@@ -79,11 +81,11 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that have not got to run."""
+        """Sequences that do not run yet."""
         return len(self.waiting) + len(self.parked)
 
     def add(self, sequence: TokenSequence, *, first: bool = False) -> None:
-        """Let a new sequence wait for its turn, or (first) go before all others."""
+        """Queue a new sequence, or (first) put it before all others."""
         self._num_arrivals += 1
         sequence.arrival = self._num_arrivals
         if first:
@@ -92,7 +94,7 @@ class Scheduler:
             self.waiting.push(sequence)
 
     def remove(self, sequence: TokenSequence) -> None:
-        """Forget a sequence wherever it is; its memory is not touched."""
+        """Remove a sequence, waiting or running; its memory is not touched."""
         if sequence in self.parked:
             del self.parked.pop(sequence).followers[sequence]
         elif sequence.is_running:
@@ -119,7 +121,7 @@ class Scheduler:
         return list(batch.items())
 
     def committed(self, sequence: TokenSequence) -> None:
-        """A prompt's tokens have come into the tree: wake those who waited for them."""
+        """Wake the sequences that waited for tokens of this prompt, now in the tree."""
         if sequence.leader_key is not None:
             del self._leaders[sequence.leader_key]
             sequence.leader_key = None
@@ -128,7 +130,7 @@ class Scheduler:
         self._wake(sequence, sequence.num_committed if sequence.is_prefilling else None)
 
     def retract(self, sequence: TokenSequence) -> None:
-        """Take a running sequence's memory; it resumes later where it was."""
+        """Preempt a running sequence: release its memory; it resumes later where it was."""
         self._counters.num_retracted += 1
         self.memory.events.add("retract", sequence.num_computed, sequence.holder)
         self._stop_running(sequence)
@@ -137,7 +139,7 @@ class Scheduler:
         self.waiting.push_front(sequence)
 
     def restart(self, sequence: TokenSequence) -> None:
-        """Take a running sequence's memory and forget what it computed; its tokens stay."""
+        """Release a running sequence's memory, to compute all its tokens again."""
         self._stop_running(sequence)
         self.memory.detach(sequence)
         self.waiting.push_front(sequence)
@@ -183,10 +185,10 @@ class Scheduler:
     def _relieve(
         self, num_pages: int, sequence: TokenSequence, batch: dict[TokenSequence, int]
     ) -> bool:
-        """Find free pages without stopping anybody; True when there are some more now.
+        """Free pages without stopping a running sequence; True if there are more free ones now.
 
-        A little more than is needed is evicted at once, for the next steps; that much others
-        may keep ahead until the last.
+        Evicts a little more than is needed, for the next steps; others may keep as many slots
+        reserved ahead until nothing else is left.
         """
         ahead = self._pages_ahead
         return (
@@ -196,7 +198,7 @@ class Scheduler:
         )
 
     def _trim(self, sequence: TokenSequence, batch: dict[TokenSequence, int], keep: int) -> bool:
-        """Take from one of the others what it has reserved ahead beyond `keep` tokens."""
+        """Release what another sequence has reserved ahead beyond `keep` tokens."""
         return any(
             self.memory.trim(other, batch.get(other, 0) + keep)
             for other in self.running
@@ -273,7 +275,7 @@ class Scheduler:
             num_sampling += sequence.job.samples
             budget -= self._schedule(sequence, budget, batch)
             if not sequence.is_running:
-                return  # memory was too tight after all
+                return  # the reservation failed
 
     def _insert_running(self, sequence: TokenSequence) -> None:
         """Keep the running list in order of arrival."""
@@ -301,7 +303,7 @@ class Scheduler:
     # ---- leaders
 
     def _lead(self, sequence: TokenSequence) -> None:
-        """Announce what the sequence is about to compute."""
+        """Make the sequence a leader of the tokens that it is about to compute."""
         if sequence.leader_key is not None:
             del self._leaders[sequence.leader_key]
         key = (sequence.node, int(sequence.tokens[sequence.num_committed]))
@@ -309,7 +311,7 @@ class Scheduler:
         self._leaders.setdefault(key, sequence)
 
     def _park(self, sequence: TokenSequence) -> bool:
-        """Let the sequence wait for a leader, if one is computing tokens of it."""
+        """Let the sequence wait for a leader of tokens of its prompt, if there is one."""
         tree = self.memory.tree
         found = walk(tree.root(sequence.namespace), as_edge(sequence.tokens))
         if found.part or found.num_tokens >= sequence.num_tokens:
@@ -334,7 +336,7 @@ class Scheduler:
         return shared if same and both else min(shared, sequence.first_logit)
 
     def _wake(self, leader: TokenSequence, num_committed: int | None) -> None:
-        """Followers go on when their part is in the tree, or (None) when nothing more comes."""
+        """Wake followers whose part is in the tree, or (None) all of them, as no more will come."""
         ready = [
             follower
             for follower, wake_at in leader.followers.items()

@@ -1,9 +1,9 @@
-"""A sequence: tokens on their way through the model, and the memory that holds what is computed.
+"""A sequence: tokens on their way through the model, and the memory of their keys and values.
 
 Positions 0 to `num_computed` have keys and values. Those up to the end of the leased node are in
-the tree; the rest is the private tail, which nobody else sees until it is committed. Tokens from
-`num_computed` on are pending: the next steps compute them. A draft follows them in one step: tokens
-that may be rejected, whose slots are then free again.
+the tree; the rest is the private tail, which no other sequence sees until it is committed. Tokens
+from `num_computed` on are pending: the next steps compute them. A draft may follow them in one
+step: tokens that may be rejected, whose slots are then freed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TokenIds = NDArray[np.int32]
 
 
 class Work(Protocol):
-    """What a sequence is computed for, as far as scheduling asks: see `requests.request.Job`."""
+    """The request of a sequence, as far as scheduling needs it: see `requests.request.Job`."""
 
     samples: bool
     num_cached: int
@@ -42,12 +42,12 @@ class TokenSequence:
     """Tokens and memory of one running or waiting request.
 
     Args:
-        job: what the logits are for.
+        job: the request that uses the logits.
         namespace: typed part of the cache key.
         tokens: int32 [n] the prompt, n ≥ 1.
-        first_logit: first position whose logits are needed. The cache is not used beyond it,
+        first_logit: first position whose logits are needed. The cache is not used from there on,
             because keys and values give no logits.
-        counted: positions whose tokens somebody else's statistics already have.
+        counted: positions whose tokens are already counted in the statistics.
         holder: label for the leak scanner.
     """
 
@@ -94,7 +94,7 @@ class TokenSequence:
         return self.num_tokens - self.num_computed
 
     def inputs(self, num_new: int) -> TokenIds:
-        """What a step feeds to the model: the next pending tokens, and the draft."""
+        """The model's input of a step: the next pending tokens, and the draft."""
         pending = self._buffer[self.num_computed : self.num_computed + num_new]
         return np.concatenate((pending, self.draft)) if len(self.draft) else pending
 
@@ -105,12 +105,12 @@ class TokenSequence:
 
     @property
     def node(self) -> RadixNode:
-        """The node at which the committed prefix ends; only while leased."""
+        """The node at which the committed prefix ends; only while it is leased."""
         assert self.lease is not None
         return self.lease.node
 
     def hold(self, lease: Lease | None) -> None:
-        """Read the tree up to where a lease ends, or (None) not at all."""
+        """Read the tree up to the end of a lease, or (None) not at all."""
         self.lease = lease
         self.num_committed = 0 if lease is None else lease.node.end
 
@@ -131,14 +131,14 @@ class TokenSequence:
         return len(self.tail) + self.num_committed - self.num_computed
 
     def withdraw(self) -> None:
-        """Take the last token off the prompt; it has no keys and values yet."""
+        """Remove the last token of the prompt, which has no keys and values yet."""
         self._buffer = self._buffer.copy()
         self.num_prompt -= 1
         self.num_tokens = self.num_prompt
         self.counted = min(self.counted, self.num_prompt)
 
     def append(self, token_id: int) -> None:
-        """Add a pending token; the buffer is this sequence's own once it has grown."""
+        """Add a pending token; growing makes the buffer private to this sequence."""
         if self.num_tokens == len(self._buffer):
             grown = np.empty(max(64, 2 * self.num_tokens), np.int32)
             grown[: self.num_tokens] = self.tokens

@@ -1,11 +1,11 @@
-"""The order in which waiting sequences get to run.
+"""The order in which waiting sequences run.
 
-Depth first over the tree of cached and waiting prompts gives the best hit rate when memory covers
+Depth first over the tree of cached and waiting prompts gives the best hit rate if memory covers
 the longest request (Zheng et al. 2024, theorem 3.1). Prompts sorted by their tokens are in that
 order already: neighbours share the longest prefixes. So a queue is a sorted list and a cursor that
-sweeps over it, again and again. What the sweep overtakes ages: after a bounded number of others it
-is served out of order. Tenants (the salt of the namespace) have a queue each, and the one that has
-been given the fewest tokens is next.
+sweeps over it repeatedly. Sequences behind the cursor age: after a bounded number of others they
+are served out of order. Each tenant (the salt of the namespace) has a queue, and the tenant that
+has been given the fewest tokens is next.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from radixlang.runtime.cache.node import TOKEN_BYTES, num_common_tokens
 from radixlang.runtime.scheduling.sequence import TokenSequence
 
 Key = tuple[bytes, int]
-NUM_RECENT = 16  # served keys that a later one may join while their tokens are in the cache
+NUM_RECENT = 16  # recently served keys whose neighbours may be served out of the sweep
 MAX_DISPLACEMENT = 256  # how many later arrivals may be served before a waiting sequence
 
 
@@ -65,7 +65,7 @@ class _TenantQueue:
         self._key_by_sequence[sequence] = key
 
     def pop(self) -> TokenSequence:
-        """The oldest when it has been overtaken often enough, else the next of the sweep."""
+        """The oldest if it has been overtaken often enough, else the next of the sweep."""
         while self._by_age[0][1] not in self._key_by_sequence:
             self._by_age.popleft()
         due, oldest = self._by_age[0]
@@ -123,7 +123,7 @@ class WaitingQueue:
         return len(self._front) + sum(map(len, self._tenants.values()))
 
     def push(self, sequence: TokenSequence) -> None:
-        """Let a sequence wait for its turn."""
+        """Queue a sequence in its tenant's order."""
         tenant = self._tenants.get(sequence.namespace.salt)
         if tenant is None:
             tenant = _TenantQueue(self._key_of)
@@ -133,11 +133,11 @@ class WaitingQueue:
         tenant.push(sequence)
 
     def push_front(self, sequence: TokenSequence) -> None:
-        """Let a sequence that has had its turn go before all others."""
+        """Put a sequence that was served before in front of all others."""
         self._front.appendleft(sequence)
 
     def pop(self) -> TokenSequence | None:
-        """Take out the next sequence; None when nobody waits."""
+        """Remove and return the next sequence; None if none waits."""
         if self._front:
             return self._front.popleft()
         if not self._tenants:
@@ -148,7 +148,7 @@ class WaitingQueue:
         return sequence
 
     def remove(self, sequence: TokenSequence) -> None:
-        """Take out a sequence that is not going to run; unknown ones are ignored."""
+        """Remove a sequence that will not run; an unknown one is ignored."""
         tenant = self._tenants.get(sequence.namespace.salt)
         if tenant is not None and tenant.remove(sequence):
             self._drop_if_empty(sequence.namespace.salt)
