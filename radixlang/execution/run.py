@@ -73,7 +73,7 @@ class Run:
 
     @property
     def blocks(self) -> list[Block]:
-        """The program's blocks, one for each branch."""
+        """The program's blocks, one a branch."""
         return self.recorder.blocks
 
     @property
@@ -153,26 +153,16 @@ class Run:
             self.loop.program_ended = True
             self.loop.post(self.loop.check_finished)
 
-    def read(self, block: Block, ref: Ref) -> Any:
-        """The value at ref; runs the program up to it and waits.
+    def check_may_read(self, ref: Ref) -> None:
+        """Refuse to wait for a value on the event loop that the program runs on.
 
         Raises:
-            NeedsValueError: waiting would stop the event loop that the program runs on.
+            NeedsValueError: the value is not there yet, and this is the loop's own thread.
         """
         instead = f"write await s.aget({ref.name!r})" if ref.name else "await s.atext() first"
         asked = repr(ref.name) if ref.name else "a joined text"
-        self.readers.check_may_block(
-            self.loop.cell(ref.block, ref.slot, ref.name).done, asked, instead
-        )
-        cell = self.look(block, ref)
-        self.readers.wait(lambda: cell.done)
-        return self.outcome(block, cell)
-
-    async def read_async(self, block: Block, ref: Ref) -> Any:
-        """Like `read`, for a caller on an event loop."""
-        cell = self.look(block, ref)
-        await self.readers.wait_async(lambda: cell.done)
-        return self.outcome(block, cell)
+        is_ready = self.loop.cell(ref.block, ref.slot, ref.name).done
+        self.readers.check_may_block(is_ready, asked, instead)
 
     def look(self, block: Block, ref: Ref) -> Cell:
         """The cell at ref; records the boundary in the graph and flushes the nodes up to it."""
@@ -198,6 +188,14 @@ class Run:
     def cancel(self) -> None:
         """End the run and free the memory that only it holds."""
         self.loop.abort(CancelledError("the program was cancelled by its owner"))
+
+    def cancel_branch(self, block: Block) -> None:
+        """End one branch and what is below it; the root's end is the run's."""
+        if block.parent is None:
+            self.cancel()
+        else:
+            self.flush()
+            self.loop.cancel_block(block)
 
     def stop_cell(self, cell: Cell) -> None:
         """End one generation with the text it has; one that has not begun becomes empty."""

@@ -15,7 +15,7 @@ from radixlang.graph.passes import hoist_shared_prefix, merge_text
 from radixlang.protocol import Backend
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams
 from radixlang.spellings import hint_for
-from radixlang.state.groups import Joined
+from radixlang.state.bound_values import Joined
 from radixlang.state.listeners import tell, tell_end
 from radixlang.state.state import State
 
@@ -102,7 +102,9 @@ class CompiledProgram:
         )  # fmt: skip
         state = State(run, self.graph.root)
         for name, ref, refs in self._names:
-            state._bind(name, ref if refs is None else Joined(state, ref, refs))
+            state._variables.bind(
+                name, ref if refs is None else Joined(state._reader.joined, ref, refs)
+            )
         if finish is not None:
             run.on_finish(lambda: finish(state))
         tell("start", state)

@@ -25,7 +25,7 @@ from radixlang.sampling_params import PARAM_NAMES, SamplingParams
 from radixlang.state.items import Placeholder
 from radixlang.state.listeners import tell, tell_end, told
 from radixlang.state.state import State
-from radixlang.state.stream_state import StreamState
+from radixlang.state.stream_state import stream_state
 from radixlang.state.streaming import ProgramStream
 from radixlang.state.tracing import Tracer, is_boundary, record_boundary
 
@@ -175,7 +175,7 @@ class Program(Generic[P]):
             tell_end(state)
 
         threading.Thread(target=work, name=f"radixlang-stream-{self.name}", daemon=True).start()
-        return ProgramStream(run, StreamState(state))
+        return ProgramStream(run, stream_state(run, state))
 
     def run_batch(
         self, rows: Iterable[Mapping[str, Any]], *, progress: bool | None = None,
@@ -323,7 +323,7 @@ class Program(Generic[P]):
     def execute(self, run: Run, state: State, arguments: Mapping[str, Any]) -> None:
         """Run the function once; an exception ends the run and is raised again."""
         try:
-            state._result = self._call(state, **arguments)
+            state._returned.value = self._call(state, **arguments)
             run.end_program()
         except BaseException as error:
             run.fail_from_program(error)
@@ -333,7 +333,7 @@ class Program(Generic[P]):
     async def _execute_async(self, run: Run, state: State, arguments: Mapping[str, Any]) -> None:
         run.readers.event_loop = asyncio.get_running_loop()
         try:
-            state._result = await self._call(state, **arguments)
+            state._returned.value = await self._call(state, **arguments)
             run.end_program()
         except BaseException as error:
             run.fail_from_program(error)

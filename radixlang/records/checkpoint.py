@@ -42,7 +42,7 @@ _FIELDS = {
 
 def take_checkpoint(state: State) -> dict[str, Any]:
     """A state as JSON data. Waits for the state's pending generations."""
-    stream = state._settled()
+    stream = state._reader.settled()
     run = state._run()
     values = state.values()
     return {

@@ -5,15 +5,18 @@ program that is called, no backend and no token.
 """
 
 __all__ = [
+    "appending",
+    "bound_values",
+    "cell_steps",
     "expressions",
     "groups",
     "items",
     "listeners",
     "nesting",
-    "role_context",
+    "reader",
+    "standpoints",
     "state",
-    "state_line",
-    "state_values",
+    "state_hints",
     "state_views",
     "stream_state",
     "streaming",

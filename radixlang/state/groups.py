@@ -1,14 +1,14 @@
-"""Groups of branches: a fork's children as one object, and their joined values."""
+"""Groups of branches: a fork's children as one thing, and what a join makes of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from radixlang.errors import ParameterError, ProgramError
-from radixlang.execution.recorder import Recorder
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Fork, Join, Node, Ref
+from radixlang.state.bound_values import Joined
 from radixlang.state.items import Appendable, Placeholder
 from radixlang.state.variables import unknown_variable
 
@@ -45,7 +45,7 @@ class ForkGroup:
     @overload
     def __getitem__(self, key: str) -> list[Any]: ...
     def __getitem__(self, key: int | slice | str) -> Any:
-        """A branch, some of them, or the values of a variable (None if a branch lacks it)."""
+        """A branch, some of them, or the values of a variable (None where a branch lacks it)."""
         if isinstance(key, str):
             if not any(key in child for child in self._children):
                 raise unknown_variable(key, list(_all_names(self)), "any branch of the fork")
@@ -53,7 +53,7 @@ class ForkGroup:
         return self._children[key]
 
     def __setitem__(self, index: int, state: State) -> None:
-        """Allows `group[i] += …`, which assigns the same branch; any other state is refused."""
+        """Only what `group[i] += …` does: put the same branch back."""
         if self._children[index] is not state:
             raise ParameterError("a branch of a fork cannot be replaced; write group[i] += …")
 
@@ -137,7 +137,7 @@ class ForkGroup:
             child._closed = child._closed or why
 
     def cancel(self) -> None:
-        """End the branches and free the memory that only they hold; the parent goes on."""
+        """End the branches and free what only they hold; the parent goes on."""
         for child in self._children:
             if isinstance(child._host, Run):
                 child._host.flush()
@@ -151,64 +151,6 @@ class ForkGroup:
             if isinstance(node, Fork) and self.children_range[0] in node.children:
                 return nodes[index + 1 :]
         return []
-
-
-class Joined(Sequence[Any]):
-    """The values of one variable over a group's branches; reading the first waits for all."""
-
-    __slots__ = ("_state", "ref", "refs")
-
-    def __init__(self, state: State, ref: Ref, refs: tuple[Ref | None, ...]) -> None:
-        self._state = state
-        self.ref = ref
-        self.refs = refs
-
-    @property
-    def value(self) -> Any:
-        """The list, with None for a branch that lacks the variable or has failed; the reducer's
-        value if there is a reducer. Waits for it."""
-        host = self._state._host
-        if isinstance(host, Run):
-            return self._state._read(self.ref)
-        if not self.refs:
-            return Placeholder(host.recorder, self.ref)
-        values = [None if ref is None else Placeholder(host.recorder, ref) for ref in self.refs]
-        return PendingList(values, Placeholder(host.recorder, self.ref))
-
-    @overload
-    def __getitem__(self, key: int) -> Any: ...
-    @overload
-    def __getitem__(self, key: slice) -> Sequence[Any]: ...
-    def __getitem__(self, key: int | slice) -> Any:
-        return self.value[key]
-
-    def __len__(self) -> int:
-        return len(self.refs) or len(self.value)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return bool(self.value == (other.value if isinstance(other, Joined) else other))
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"<joined {self.ref.name!r} of {len(self.refs)} branches>"
-
-
-class PendingList(list[Any]):
-    """A joined list while tracing: in a text it becomes a reference to the whole list."""
-
-    def __init__(self, values: list[Any], whole: Any) -> None:
-        super().__init__(values)
-        self._whole = whole
-
-    def __format__(self, spec: str) -> str:
-        return format(self._whole, spec)
-
-    def __str__(self) -> str:
-        return format(self._whole)
 
 
 def _value_or_none(state: State, name: str) -> Any:
@@ -228,37 +170,37 @@ def join(
     """Wait for the branches of a group and collect their values or texts.
 
     Args:
-        names: variables to bind in the parent, each to a list aligned by branch index. None:
-            every variable that a branch has bound since the fork.
-        text: append the branches' texts since the fork to the parent instead.
-        separator: text between the texts.
+        names: variables to bind here, each to a list aligned by branch index. None: every
+            variable that a branch has bound since the fork.
+        text: append the branches' texts since the fork to this branch instead.
+        separator: text between the texts; a line break.
         reduce: a function of the list; the variable is bound to its result.
-        missing: "none" puts None for a branch that lacks a variable or has failed; "raise" raises
-            a JoinError or ParameterError.
+        missing: "none" puts None for a branch that lacks a variable or has failed; "raise"
+            raises a JoinError or ParameterError.
 
     Returns:
         One Joined for one name or for `text`, else a dict of them by name.
     """
     _check_join(state, group, names, text, reduce, missing)
     if text:
-        joined: Any = _record_join(state, group, None, mode="text", separator=separator,
+        joined: Any = record_join(state, group, None, mode="text", separator=separator,
                                    missing=missing)  # fmt: skip
     elif reduce is not None:
-        joined = _record_join(state, group, names[0], mode="reduce", reducer=reduce,
+        joined = record_join(state, group, names[0], mode="reduce", reducer=reduce,
                               missing=missing)  # fmt: skip
     else:
         wanted = names or _all_names(group)
         if not wanted:
-            _record_join(state, group, None, mode="wait", missing=missing)
-        made = {name: _record_join(state, group, name, missing=missing) for name in wanted}
+            record_join(state, group, None, mode="wait", missing=missing)
+        made = {name: record_join(state, group, name, missing=missing) for name in wanted}
         joined = made[names[0]] if len(names) == 1 else made
     group.close("has been joined")
     return joined
 
 
-def _record_join(state: State, group: ForkGroup, name: str | None, **fields: Any) -> Joined:
-    recorder: Recorder = state._recorder
-    refs = () if name is None else tuple(child._own_ref(name) for child in group)
+def record_join(state: State, group: ForkGroup, name: str | None, **fields: Any) -> Joined:
+    """Record a join of one variable (None: of none), and bind it."""
+    refs = () if name is None else tuple(child._variables.own_ref(name) for child in group)
     if fields["missing"] == "raise" and name is not None and None in refs:
         lacking = ", ".join(str(index) for index, ref in enumerate(refs) if ref is None)
         raise ParameterError(
@@ -266,11 +208,13 @@ def _record_join(state: State, group: ForkGroup, name: str | None, **fields: Any
             'or join with missing="none"'
         )
     slot = state._new_slot()
-    node = Join(slot, name, group.children_range, refs, location=recorder.location(), **fields)
+    node = Join(
+        slot, name, group.children_range, refs, location=state._recorder.location(), **fields
+    )
     state._host.record(state._block, node)
     ref = Ref(state._block.id, slot, name or "")
-    joined = Joined(state, ref, () if node.mode in ("reduce", "text") else refs)
-    state._bind(name, joined)
+    joined = Joined(state._reader.joined, ref, () if node.mode in ("reduce", "text") else refs)
+    state._variables.bind(name, joined)
     return joined
 
 

@@ -1,96 +1,115 @@
-"""The state of a program, to which its function appends, from which it reads, which it forks."""
+"""The state of a program: what its function appends to, reads from and forks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 
-from radixlang.errors import ParameterError, StateClosedError
+from radixlang.errors import ParameterError, ProgramError, StateClosedError, refuse_pickling
 from radixlang.execution.failures import closed_error
+from radixlang.execution.pieces import Choice
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import (
     Adopt,
-    Arg,
     Block,
-    Call,
     Fork,
     Gen,
     Graph,
-    Join,
-    Node,
     OnError,
-    Option,
-    Part,
     Ref,
     RoleBegin,
     RoleEnd,
     Scope,
     Select,
     Text,
-    check_scope,
 )
-from radixlang.protocol import Message, check_role
-from radixlang.state.items import (
-    Appendable,
-    GenItem,
-    Item,
-    Placeholder,
-    RoleOpen,
-    SelectItem,
-    as_expr,
-)
-from radixlang.state.role_context import RoleContext
-from radixlang.state.state_hints import (
-    added_error,
-    check_no_content,
-    unknown_attribute,
-)
-from radixlang.state.state_values import converted
+from radixlang.protocol import Completion, Message, Usage, check_role
+from radixlang.state.appending import append_items, append_text
+from radixlang.state.bound_values import Captured, Constant, Joined
+from radixlang.state.groups import ForkGroup, Missing, join
+from radixlang.state.items import Appendable, Expr, Placeholder, as_expr
+from radixlang.state.nesting import NestedProgram, close_call, open_call
+from radixlang.state.reader import Reader, converted
+from radixlang.state.state_hints import added_error, check_no_content, unknown_attribute
 from radixlang.state.tracing import Host
-from radixlang.state.variables import Captured, Constant, Named, Names, Outer
+from radixlang.state.variables import Outer, Variables
 from radixlang.suggestions import shortened
 
 if TYPE_CHECKING:
     from typing import ParamSpec
 
-    from radixlang.state.groups import ForkGroup, Joined, Missing
-    from radixlang.state.nesting import NestedProgram
+    from radixlang.views.live import LiveView
 
     P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class State(Named):
+class Returned:
+    """What a program's function returned, shared by the states that look at it."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: Any = None
+
+
+class RoleContext:
+    """One turn as a with block; it is closed even if the body raises."""
+
+    __slots__ = ("_name", "_state")
+
+    def __init__(self, state: State, name: str) -> None:
+        self._state = state
+        self._name = name
+
+    def __enter__(self) -> State:
+        return self._state.role_begin(self._name)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        state = self._state
+        try:
+            state._check_open()
+        except StateClosedError:
+            if error is None:
+                raise
+            return
+        if error is None or state._role == self._name:
+            state.role_end(self._name)
+
+
+class State:
     """One branch of a running program.
 
     `s += …` appends, `s["x"]` waits for and returns a value, `s.fork(n)` branches.
     """
 
-    __slots__ = ("_closed", "_result", "_role", "_samples")
+    __slots__ = ("_block", "_closed", "_host", "_reader", "_recorder", "_refusal", "_returned",
+                 "_role", "_samples", "_variables")  # fmt: skip
 
     def __init__(
         self, host: Host, block: Block, outer: Outer | None = None, role: str | None = None
     ) -> None:
-        self._host, self._recorder = host, host.recorder
-        self._block = block
-        self._outer = self._birth = outer
-        self._names: Names | None = None
+        self._host, self._recorder, self._block = host, host.recorder, block
+        self._variables = Variables(host, outer)
+        self._reader = Reader(host, block, self._variables)
         self._role = role
         self._closed: str | None = None
+        self._refusal: str | None = None  # why nobody may append here at all
         self._samples: tuple[str | None, ForkGroup] | None = None
-        self._result: Any = None
+        self._returned = Returned()
 
     # -- appending ----------------------------------------------------------------------
 
     def __iadd__(self, item: Appendable) -> State:
-        self._check_open()
+        self._check_goes_on()
         if isinstance(item, str):
-            self._add_text(item)
+            append_text(self, item)
         else:
-            self._add_items(as_expr(item).items)
+            append_items(self, as_expr(item).items)
         return self
 
-    if not TYPE_CHECKING:  # type checkers report unknown attributes themselves
+    if not TYPE_CHECKING:  # checkers know by themselves what a state has not
 
         def __add__(self, other: object) -> NoReturn:
             raise added_error(self._recorder.name)
@@ -106,73 +125,15 @@ class State(Named):
         """The same as `s += item`, as an expression."""
         return self.__iadd__(item)
 
-    def _add_items(self, items: tuple[Item, ...]) -> None:
-        for index, item in enumerate(items):
-            if isinstance(item, GenItem) and item.n > 1:
-                self._add_samples(item, items[index + 1 :])
-                return
-            self._add_item(item)
-
-    def _add_item(self, item: Item) -> None:
-        if isinstance(item, str):
-            self._add_text(item)
-        elif isinstance(item, Placeholder):
-            self._record(Text((item.part,), self._recorder.location()))
-        elif isinstance(item, GenItem):
-            slot = self._new_slot()
-            self._record(Gen(slot, item.name, item.params, item.overrides, item.constraint,
-                             item.output, self._recorder.location()))  # fmt: skip
-            ref = Ref(self._block.id, slot, item.name or "")
-            self._bind_generation(item.name, ref, item.constraint)
-        elif isinstance(item, SelectItem):
-            self._add_select(item)
-        elif isinstance(item, RoleOpen):
-            self.role_begin(item.role)
-        else:
-            self.role_end(item.role)
-
-    def _add_text(self, text: str) -> None:
-        if text:
-            self._record(Text(self._recorder.split(text), self._recorder.location()))
-
-    def _add_select(self, item: SelectItem) -> None:
-        slot = self._new_slot()
-        if isinstance(item.options, Placeholder):
-            options: tuple[Option, ...] | Arg = self._argument_of(item.options)
-        else:
-            options = tuple(self._option(option) for option in item.options)
-        self._record(Select(slot, item.name, options, item.scorer, self._recorder.location()))
-        self._bind(item.name, Ref(self._block.id, slot, item.name or ""))
-
-    def _argument_of(self, options: Placeholder) -> Arg:
-        if not isinstance(options.part, Arg):
-            options._need("the options")
-        return options.part
-
-    def _option(self, option: str | Placeholder) -> str | tuple[Part, ...]:
-        if isinstance(option, Placeholder):
-            return (option.part,)
-        parts = self._recorder.split(option)
-        return option if len(parts) == 1 and isinstance(parts[0], str) else parts
-
-    def _add_samples(self, item: GenItem, rest: tuple[Item, ...]) -> None:
-        """gen with n > 1: a branch for each sample; the rest of the expression goes to each."""
-        single = GenItem(item.name, item.params, item.overrides, item.constraint, item.output)
-        group = self.fork(item.n)
-        for child in group:
-            child._add_items((single, *rest))
-        if item.name is not None:
-            self._join_variable(group, item.name, close=False)
-        self._samples = (item.name, group)
-
-    def _record(self, node: Node) -> None:
+    def _check_goes_on(self) -> None:
+        """Raise an error unless nodes may be appended here now."""
+        self._check_open()
         if self._samples is not None:
             name = self._samples[0]
             raise ParameterError(
                 f"gen({name!r}, n={len(self._samples[1])}) made a group of branches; say which "
                 f"one goes on with s.choose({name!r}, index) before appending to this state"
             )
-        self._host.record(self._block, node)
 
     def _new_slot(self) -> int:
         slot = self._block.num_slots
@@ -181,6 +142,8 @@ class State(Named):
 
     def _check_open(self) -> None:
         host = self._host
+        if self._refusal is not None:
+            raise StateClosedError(self._refusal)
         if self._closed is not None:
             raise closed_error(host.name, self._closed)
         if isinstance(host, Run):
@@ -195,23 +158,23 @@ class State(Named):
     def role_begin(self, role: str) -> State:
         """Open a turn."""
         check_role(role)
-        self._check_open()
+        self._check_goes_on()
         if self._role is not None:
             raise ParameterError(
                 f"turn {role!r} opened inside the open turn {self._role!r}; close that one first"
             )
-        self._record(RoleBegin(role, self._recorder.location()))
+        self._host.record(self._block, RoleBegin(role, self._recorder.location()))
         self._role = role
         return self
 
     def role_end(self, role: str) -> State:
         """Close the open turn."""
-        self._check_open()
+        self._check_goes_on()
         if self._role != role:
             is_open = f"{self._role!r} is open" if self._role else "no turn is open"
             raise ParameterError(f"turn {role!r} cannot close: {is_open}; open it first, or write "
                                  f"with s.{role}(): …")  # fmt: skip
-        self._record(RoleEnd(role, self._recorder.location()))
+        self._host.record(self._block, RoleEnd(role, self._recorder.location()))
         self._role = None
         return self
 
@@ -244,9 +207,7 @@ class State(Named):
             on_error: "cancel": the first failure ends the whole program. "collect": a failure
                 ends only its own branch, and is in the group's `errors`.
         """
-        from radixlang.state.groups import ForkGroup
-
-        self._check_open()
+        self._check_goes_on()
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
             many = (
                 "; for a branch an item: s.fork(len(items))" if isinstance(n, (list, tuple)) else ""
@@ -256,9 +217,9 @@ class State(Named):
             )
         if on_error not in ("cancel", "collect"):
             raise ParameterError(f'on_error must be "cancel" or "collect", got {on_error!r}')
-        outer = self._freeze_names()
+        outer = self._variables.freeze()
         blocks = self._recorder.new_blocks(self._block, "fork", n)
-        self._record(Fork(range(blocks[0].id, blocks[0].id + n), on_error,
+        self._host.record(self._block, Fork(range(blocks[0].id, blocks[0].id + n), on_error,
                           location=self._recorder.location()))  # fmt: skip
         children = [State(self._host, block, outer, self._role) for block in blocks]
         return ForkGroup(self, children)
@@ -298,23 +259,8 @@ class State(Named):
         Returns:
             One Joined for one name or for `text`, else a dict of them by name.
         """
-        from radixlang.state.groups import join
-
         self._check_open()
         return join(self, group, names, **options)
-
-    def _join_variable(self, group: ForkGroup, name: str, **fields: Any) -> Joined:
-        from radixlang.state.groups import Joined
-
-        refs = tuple(child._own_ref(name) for child in group)
-        slot = self._new_slot()
-        children = group.children_range
-        self._host.record(self._block, Join(slot, name, children, refs,
-                              location=self._recorder.location(), **fields))  # fmt: skip
-        ref = Ref(self._block.id, slot, name)
-        joined = Joined(self, ref, refs)
-        self._bind(name, joined)
-        return joined
 
     def adopt(self, group: ForkGroup, index: int) -> State:
         """Continue where a branch of the group ended; the others end here."""
@@ -326,17 +272,15 @@ class State(Named):
                for node in group.nodes_since_fork()):  # fmt: skip
             raise ParameterError("this state has gone on since the fork; adopt before appending")
         for name in child.names(own=True):
-            self._bind(name, child._lookup(name))
+            self._variables.bind(name, child._variables.lookup(name))
         self._samples = None
-        self._record(Adopt(child._block.id, self._recorder.location()))
+        self._host.record(self._block, Adopt(child._block.id, self._recorder.location()))
         self._role = child._role
         group.close("has been joined")
         return self
 
     def adopt_child(self, child: State) -> State:
         """Continue where a branch of the latest fork ended, without its group."""
-        from radixlang.state.groups import ForkGroup
-
         return self.adopt(ForkGroup(self, [child]), 0)
 
     def choose(self, name: str, index: int | Callable[[list[Any]], int]) -> State:
@@ -375,9 +319,9 @@ class State(Named):
             scope: "inline": its text stays in the prompt. "vanish": it sees the prompt, and
                 its text is dropped. "isolate": it starts from an empty prompt.
         """
-        child = self._open_call(program, scope)
-        child._result = program.call_with(child, args, kwargs)
-        return self._close_call(child, scope)
+        child = State(self._host, open_call(self, program, scope))
+        child._returned.value = program.call_with(child, args, kwargs)
+        return close_call(self, child, scope)
 
     @overload
     async def acall(
@@ -391,45 +335,42 @@ class State(Named):
         self, program: NestedProgram[...], /, *args: Any, scope: Any = "inline", **kwargs: Any
     ) -> State:
         """Like `call`, for an `async def` program inside another: it may await anything."""
-        child = self._open_call(program, scope)
-        child._result = await program.acall_with(child, args, kwargs)
-        return self._close_call(child, scope)
+        child = State(self._host, open_call(self, program, scope))
+        child._returned.value = await program.acall_with(child, args, kwargs)
+        return close_call(self, child, scope)
 
-    def _open_call(self, program: NestedProgram[...], scope: Scope) -> State:
+    # -- variables ----------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a variable; waits for it.
+
+        Its type is that of its gen (`gen("age", int)`: an int), which a checker cannot know from
+        a name; `s.get("age", int)` is an int to a checker too.
+
+        Raises:
+            UnknownVariableError: there is no such variable (also a KeyError).
+            NeedsValueError: the value is not there yet, and waiting would stop the event loop on
+                which this `async def` program runs; use `await s.aget(name)`.
+            ProgramError: the first error of this program.
+        """
+        return self._reader.value(name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Bind a Python value to a variable of this branch."""
         self._check_open()
-        check_scope(scope)
-        if not hasattr(program, "call_with"):
+        if isinstance(value, Expr):
             raise ParameterError(
-                f"call takes a program, got {shortened(program)}; a program is a function under "
-                "@radixlang.function, or radixlang.load_template(…)"
+                f"s[{name!r}] = … binds a value of Python, and binds nothing that is generated; "
+                f"write s += gen({name!r}, …), then read s[{name!r}]"
             )
-        if self._role is not None and scope != "isolate":
-            raise ParameterError(f"close the turn {self._role!r} before calling a program")
-        block = self._recorder.new_blocks(self._block, "call", 1)[0]
-        self._record(Call(block.id, program.name, scope, self._recorder.location()))
-        return State(self._host, block)
+        self._variables.bind(name, Constant(value))
 
-    def _close_call(self, child: State, scope: Scope) -> State:
-        child._closed = "has returned"
-        if scope == "inline":
-            self._record(Adopt(child._block.id, self._recorder.location()))
-            self._role = child._role
-        elif isinstance(self._host, Run):
-            self._host.flush()
-            self._host.loop.close(child._block)
-        return child
+    def __contains__(self, name: object) -> bool:
+        return name in self.names()
 
-    # -- the rest -----------------------------------------------------------------------
-
-    @property
-    def result(self) -> Any:
-        """The return value of the program's function."""
-        return self._result
-
-    @property
-    def graph(self) -> Graph:
-        """The graph recorded so far."""
-        return self._recorder.graph
+    def names(self, own: bool = False) -> list[str]:
+        """Variables visible here in order of binding; `own`: only those bound since the fork."""
+        return self._reader.variables.names(own)
 
     @overload
     def get(self, name: str) -> Any: ...
@@ -445,16 +386,158 @@ class State(Named):
         """
         return converted(self[name], kind)
 
+    @overload
+    async def aget(self, name: str) -> Any: ...
+    @overload
+    async def aget(self, name: str, kind: type[T]) -> T: ...
+    @overload
+    async def aget(self, name: str, kind: Any) -> Any: ...
+    async def aget(self, name: str, kind: Any = None) -> Any:
+        """Like `s[name]`, or `s.get(name, kind)`, without blocking the event loop."""
+        return converted(await self._reader.value_async(name), kind)
+
+    def values(self) -> dict[str, Any]:
+        """Every variable and its value; waits for all of them."""
+        return self._reader.values()
+
     def ref(self, name: str) -> Placeholder:
         """A placeholder of the value for an f-string; `f"{s.ref('x')}"` does not wait here."""
-        found = self._lookup(name)
+        found = self._reader.variables.lookup(name)
         if isinstance(found, (Constant, Captured)):
             raise ParameterError(f"{name!r} is a value of Python; interpolate it as it is")
         return Placeholder(self._recorder, found if isinstance(found, Ref) else found.ref)
 
+    # -- reading ------------------------------------------------------------------------
+
+    def text(self) -> str:
+        """The whole prompt with everything generated so far, markup of turns included."""
+        return self._reader.settled().text()
+
+    async def atext(self) -> str:
+        """Like `text()`, without blocking the event loop."""
+        return await self._reader.text_async()
+
     def messages(self) -> list[Message]:
         """The turns so far, contents byte for byte; an open turn is the last."""
-        return self._settled().messages()
+        return self._reader.settled().messages()
+
+    def tokens(self) -> tuple[int, ...]:
+        """Token ids of the prompt so far, pending text tokenised; only while the program runs."""
+        return self._reader.tokens()
+
+    def stream(self, name: str) -> Iterator[str]:
+        """Pieces of a variable's text as they arrive; raises the error that ends it, if any."""
+        return self._reader.stream(name)
+
+    def astream(self, name: str) -> AsyncIterator[str]:
+        """Like `stream`, for a caller on an event loop."""
+        return self._reader.stream_async(name)
+
+    def stop(self, name: str) -> None:
+        """End the generation of a variable here and keep its text; the program goes on after it.
+
+        Its finish reason is "stopped"; one that has not begun is empty, one that has ended does not
+        change. For joined variables and samples, every branch's generation ends. May be called from
+        any thread. Under a constraint it acts as if `max_tokens` had been reached.
+
+        Raises:
+            ParameterError: the variable is a Python value.
+        """
+        self._reader.stop(name)
+
+    def completion(self, name: str) -> Completion:
+        """The Completion behind a variable: tokens, log-probabilities, usage."""
+        return self._reader.completion(name)
+
+    def choice(self, name: str) -> Choice:
+        """The outcome of a select: scores, distribution and ties."""
+        return self._reader.choice(name)
+
+    def usage(self, name: str | None = None) -> Usage:
+        """Tokens and times of one generation, or their sums over the program so far."""
+        return self._reader.usage(name)
+
+    # -- the run ------------------------------------------------------------------------
+
+    @property
+    def result(self) -> Any:
+        """The return value of the program's function."""
+        self._reader.await_program()
+        return self._returned.value
+
+    @property
+    def graph(self) -> Graph:
+        """The graph recorded so far."""
+        return self._recorder.graph
+
+    @property
+    def error(self) -> ProgramError | None:
+        """The first error of this branch or of the run, or None."""
+        return self._run().loop.error_of(self._block)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run; `run(seed=…)` with it gives the same answers."""
+        return self._run().seed
+
+    def cancel(self) -> None:
+        """End this branch and those below it (the root: the whole program), and free their KV."""
+        self._run().cancel_branch(self._block)
+
+    def _run(self) -> Run:
+        return self._reader.run()
+
+    # -- looking at it ------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        from radixlang.state import state_views
+
+        return state_views.line(self._reader)
+
+    def _repr_html_(self) -> str:
+        from radixlang.state import state_views
+
+        return state_views.cell(self._run())
+
+    def show(self, *, color: bool | None = None) -> str:
+        """The tree of this run for a terminal; tokens coloured cached, forced, sampled."""
+        from radixlang.state import state_views
+
+        return state_views.tree(self._run(), color)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The current view of this run, which may have failed or still run, as one HTML page.
+
+        Args:
+            path: a file to write the page to, as UTF-8.
+        """
+        from radixlang.state import state_views
+
+        return state_views.page(self._run(), path)
+
+    def live(
+        self, path: str | os.PathLike[str] | None = None, *, every_s: float = 1.0
+    ) -> LiveView | None:
+        """Show this run while it goes on, and once more when it has ended; returns at once.
+
+        Args:
+            path: the file for the page, which reloads itself in a browser. None: the notebook's
+                cell that runs this.
+            every_s: seconds between two drawings; more if drawing takes long.
+
+        `s.live("page.html")` is a line of a program; `radixlang.on_run(State.live, when="start")`
+        shows every run in its cell. While a program is traced it does nothing.
+        """
+        from radixlang.state import state_views
+
+        is_run = isinstance(self._host, Run)
+        return state_views.live(self._run(), path, every_s) if is_run else None
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling(
+            f"a state of program {self._host.name!r}",
+            "pickle state.values() and state.text(), or radixlang.take_checkpoint(state)",
+        )
 
     def __iter__(self) -> Iterator[Any]:
         raise ParameterError("a state is not iterable; iterate s.fork(n), or s.stream(name)")

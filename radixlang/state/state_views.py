@@ -1,4 +1,7 @@
-"""Views of a state: a line, a tree, a page, a cell of a notebook, or a live view."""
+"""A state shown: as a line, a tree, a page, a cell of a notebook, or a view that grows.
+
+Views read the run and change nothing in it; they are imported once one is asked for.
+"""
 
 from __future__ import annotations
 
@@ -7,66 +10,78 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from radixlang.execution.run import Run
-from radixlang.state.tracing import Host
+from radixlang.graph.nodes import Ref
+from radixlang.state.bound_values import Constant
+from radixlang.state.reader import Reader
+from radixlang.views.spans import printable
 
 if TYPE_CHECKING:
     from radixlang.views.live import LiveView
 
+_MOST_VALUE = 40  # characters of a value in one line
+_MOST_NAMES = 6
 
-class Viewed:
-    """The methods that show a State. Views read the run and change nothing in it."""
 
-    __slots__ = ()
+def tree(run: Run, color: bool | None) -> str:
+    """The tree of a run for a terminal."""
+    from radixlang.views.trace_builder import trace_of
+    from radixlang.views.trace_text import trace_to_text
 
-    _host: Host
+    return trace_to_text(trace_of(run), color=color)
 
-    def _run(self) -> Run:
-        raise NotImplementedError
 
-    def __repr__(self) -> str:
-        from radixlang.state.state_line import state_line
+def page(run: Run, path: str | os.PathLike[str] | None) -> str:
+    """The view of a run as one HTML page, also written to a file where there is a path."""
+    from radixlang.views.page import run_to_page
 
-        state: Any = self
-        return state_line(state)
+    found = run_to_page(run)
+    if path is not None:
+        Path(path).write_text(found, encoding="utf-8", errors="replace")
+    return found
 
-    def _repr_html_(self) -> str:
-        from radixlang.views.page import run_to_cell
 
-        return run_to_cell(self._run())
+def cell(run: Run) -> str:
+    """The view of a run as a cell of a notebook."""
+    from radixlang.views.page import run_to_cell
 
-    def show(self, *, color: bool | None = None) -> str:
-        """The tree of this run for a terminal; tokens coloured cached, forced, sampled."""
-        from radixlang.views.trace_builder import trace_of
-        from radixlang.views.trace_text import trace_to_text
+    return run_to_cell(run)
 
-        return trace_to_text(trace_of(self._run()), color=color)
 
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The current view of this run, which may have failed or still run, as one HTML page.
+def live(run: Run, path: str | os.PathLike[str] | None, every_s: float) -> LiveView | None:
+    """A view of a run that grows as the run goes on."""
+    from radixlang.views.live import follow
 
-        Args:
-            path: a file to write the page to, as UTF-8.
-        """
-        from radixlang.views.page import run_to_page
+    return follow(run, path, every_s)
 
-        page = run_to_page(self._run())
-        if path is not None:
-            Path(path).write_text(page, encoding="utf-8", errors="replace")
-        return page
 
-    def live(
-        self, path: str | os.PathLike[str] | None = None, *, every_s: float = 1.0
-    ) -> LiveView | None:
-        """Show this run while it goes on, and once more when it has ended; returns at once.
+def line(reader: Reader) -> str:
+    """A state in one line: how it stands and what it holds by now; it waits for nothing."""
+    host, block = reader.host, reader.block
+    place = f", branch {list(block.path)}" if block.path else ""
+    if not isinstance(host, Run):
+        return f"<state of {host.name}{place}, traced without a model>"
+    error = host.loop.error_of(block)
+    stands = "finished" if host.finished else "running"
+    if error is not None:
+        stands = f"failed with {type(error.__cause__ or error).__name__}"
+    names = reader.variables.names()
+    values = [_named(reader, host, name) for name in names[:_MOST_NAMES]]
+    more = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
+    held = f": {', '.join(values + more)}" if names else ""
+    return f"<state of {host.name}{place}, {stands}{held}>"
 
-        Args:
-            path: the file for the page, which reloads itself in a browser. None: the notebook's
-                cell that runs this.
-            every_s: seconds between two drawings; more if drawing takes long.
 
-        `s.live("page.html")` is a line of a program; `radixlang.on_run(State.live, when="start")`
-        shows every run in its cell. While a program is traced it does nothing.
-        """
-        from radixlang.views.live import follow
+def _named(reader: Reader, run: Run, name: str) -> str:
+    found = reader.variables.lookup(name)
+    if isinstance(found, Constant):
+        return f"{name}={_short(found.value)}"
+    if not isinstance(found, Ref):
+        return name
+    there = run.cells.get((found.block << 24) | found.slot)
+    is_there = there is not None and there.done and there.error is None
+    return f"{name}={_short(there.value)}" if there is not None and is_there else name
 
-        return follow(self._run(), path, every_s) if isinstance(self._host, Run) else None
+
+def _short(value: Any) -> str:
+    shown = printable(repr(value))
+    return shown if len(shown) <= _MOST_VALUE else shown[: _MOST_VALUE - 1] + "…"

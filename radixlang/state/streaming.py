@@ -1,4 +1,4 @@
-"""Reading a run while it goes on: pieces of one variable, of the text, or of everything."""
+"""Reading a run as it goes: pieces of one variable, of the text, or of everything."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from radixlang.errors import refuse_pickling
 from radixlang.execution.pieces import REPLACEMENT, Cell, num_completed, piece_text
 from radixlang.execution.run import Run
 from radixlang.execution.timers import deadlines
-from radixlang.graph.nodes import Block, Ref
+from radixlang.graph.nodes import Ref
+from radixlang.state.cell_steps import Steps, cell_steps, read_steps, read_steps_async
 
 if TYPE_CHECKING:
     from radixlang.state.state import State
-
-Steps = Generator[Any, None, None]  # yields a str, or a predicate to wait for
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class ProgramStream:
         self._run = run
         self._state = state
         self._num_open = 0  # iterators that have begun and have not ended
-        self._is_shared = False  # the state was handed out, and may be read without this object
+        self._is_shared = False  # somebody has the state, and may read it without this object
 
     @property
     def state(self) -> State:
@@ -62,7 +61,7 @@ class ProgramStream:
 
     def __del__(self) -> None:
         if not self._is_shared and not self._run.finished:
-            # On another thread, because this one may hold a lock when garbage is collected.
+            # On another thread: garbage may be collected wherever this one holds a lock.
             deadlines.after(0, self._run.cancel)
 
     def __reduce__(self) -> NoReturn:
@@ -91,17 +90,17 @@ class ProgramStream:
         return self._aread(self._variable_steps(name))
 
     def cancel(self) -> None:
-        """End the program and free the memory that only it holds; nothing if it has ended."""
+        """End the program and free what only it holds; nothing where it has ended."""
         if not self._run.finished:
             self._run.cancel()
 
     def _read(self, steps: Steps) -> Iterator[Any]:
         with self._reading():
-            yield from _sync(self._run, steps)
+            yield from read_steps(self._run, steps)
 
     async def _aread(self, steps: Steps) -> AsyncIterator[Any]:
         with self._reading():
-            async for item in _async(self._run, steps):
+            async for item in read_steps_async(self._run, steps):
                 yield item
 
     @contextmanager
@@ -157,7 +156,7 @@ class ProgramStream:
         """Pieces of a cell after a broken character; returns the one at its end, if any."""
         run = self._run
         steps: Iterator[Any] = cell_steps(run, run.blocks[cell.block], cell)
-        if broken:  # the rest of the character is known only at the end
+        if broken:  # what completes it is known at the end only
             yield lambda: cell.done
             run.outcome(run.blocks[cell.block], cell)
             steps = iter((broken[: len(broken) - num_completed(cell)] + cell.text,))
@@ -177,63 +176,16 @@ class ProgramStream:
         run, state = self._run, self._state
         yield lambda: name in state or run.finished
         if name in state:
-            found = state._lookup(name)
+            found = state._reader.variables.lookup(name)
             if isinstance(found, Ref):
                 cell = run.loop.cell(found.block, found.slot, name)
                 yield from cell_steps(run, run.blocks[found.block], cell)
             else:
                 yield lambda: run.finished
-                yield str(list(found) if hasattr(found, "refs") else found.value)
+                value = state[name]
+                yield str(value)
         yield lambda: run.finished or name in state
         _raise(run)
-
-
-def cell_steps(run: Run, block: Block, cell: Cell) -> Steps:
-    """The steps of following one cell to its end."""
-    position = 0
-    yield lambda: cell.done or cell.deltas is not None
-    deltas: list[Any] = cell.deltas if cell.deltas is not None else []
-    while True:
-        while position < len(deltas):
-            text = deltas[position].text
-            position += 1
-            if text:
-                yield text
-        if cell.done and position >= len(deltas):
-            break
-        seen = position
-        yield lambda: len(deltas) > seen or cell.done  # noqa: B023
-    run.outcome(block, cell)
-    if not deltas and cell.text:
-        yield cell.text
-
-
-def follow_cell(run: Run, block: Block, cell: Cell) -> Iterator[str]:
-    """Pieces of a cell's text as they arrive."""
-    run.follow(cell)
-    return _sync(run, cell_steps(run, block, cell))
-
-
-def follow_cell_async(run: Run, block: Block, cell: Cell) -> AsyncIterator[str]:
-    """Pieces of a cell's text as they arrive, on an event loop."""
-    run.follow(cell)
-    return _async(run, cell_steps(run, block, cell))
-
-
-def _sync(run: Run, steps: Steps) -> Iterator[Any]:
-    for step in steps:
-        if callable(step):
-            run.readers.wait(step)
-        else:
-            yield step
-
-
-async def _async(run: Run, steps: Steps) -> AsyncIterator[Any]:
-    for step in steps:
-        if callable(step):
-            await run.readers.wait_async(step)
-        else:
-            yield step
 
 
 def _raise(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""Tracing: a program runs without a model, and its requests are recorded as a graph."""
+"""Tracing: a program runs without a model, and what it would ask for becomes a graph."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Tracer:
         """Append a node to a block."""
         self.recorder.record(block, node)
 
-    def read(self, block: Block, ref: Ref) -> Placeholder:
-        """A placeholder for the value."""
+    def read(self, ref: Ref) -> Placeholder:
+        """A stand-in for the value."""
         return Placeholder(self.recorder, ref)
 
 

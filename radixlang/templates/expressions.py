@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from radixlang.errors import ParameterError
 from radixlang.spellings import hint_for
-from radixlang.state.groups import Joined
+from radixlang.state.bound_values import Joined
 from radixlang.state.state import State
 from radixlang.state.tracing import is_boundary
 from radixlang.suggestions import shortened, suggestion
@@ -269,7 +269,7 @@ def _members(owner: Any) -> list[str]:
 
 
 def inserted(state: State, name: str) -> Any:
-    found = state._lookup(name)
+    found = state._reader.variables.lookup(name)
     if isinstance(found, Joined):
         return ", ".join(format(item, "") for item in found)
     try:
