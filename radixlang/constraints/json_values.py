@@ -7,18 +7,21 @@ thread.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import enum
 import functools
 import inspect
 import json
+import math
+import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal, get_args, get_origin
 
+from radixlang.constraints.json_writing import to_json
 from radixlang.constraints.pydantic_types import adapted, is_adapted
 from radixlang.constraints.schema_parts import key_text
-from radixlang.constraints.standard_types import read_standard, standard_type, write_standard
+from radixlang.constraints.standard_types import read_standard, standard_type
+from radixlang.constraints.text_patterns import FLOAT_PATTERN, INT_PATTERN
 from radixlang.constraints.type_members import (
     Members,
     alias_value,
@@ -30,7 +33,7 @@ from radixlang.constraints.type_members import (
     members_of_call,
     plain,
 )
-from radixlang.constraints.type_schemas import LISTS, MAPPINGS, SETS, is_open_tuple
+from radixlang.constraints.type_schemas import LISTS, MAPPINGS, SETS, constants, is_open_tuple
 from radixlang.errors import ValueParseError
 
 
@@ -184,11 +187,7 @@ def _key(kind: Any, text: str) -> Any:
     kind = plain(kind)
     if kind is str or kind is Any:
         return text
-    if is_adapted(kind) or is_union(kind):
-        return from_json(kind, text)
-    from radixlang.constraints.typed_values import output_for
-
-    return output_for(kind).parse(text)
+    return from_json(kind, text) if is_adapted(kind) or is_union(kind) else read_text(kind, text)
 
 
 def _expect(kind: type, data: Any) -> Any:
@@ -207,6 +206,7 @@ def _to_float(data: Any) -> float:
     return float(data) if type(data) is int else float(_expect(float, data))
 
 
+BOOLS = {"true": True, "false": False}
 _SCALARS: dict[Any, Callable[[Any], Any]] = {
     int: _to_int,
     float: _to_float,
@@ -216,43 +216,78 @@ _SCALARS: dict[Any, Callable[[Any], Any]] = {
 }
 
 
-def to_json(value: Any) -> Any:
-    """A value as JSON data: classes as objects, enums as their values, dates as ISO 8601.
+def read_text(kind: Any, text: str) -> Any:
+    """The value of a text as a gen of that type writes it: scalars bare, the rest as JSON.
 
-    Sets are sorted, so that equal values give equal data in every process.
+    Raises:
+        ValueParseError: the text is not a value of this type; `partial` is the text.
     """
-    if isinstance(value, enum.Enum):
-        return to_json(value.value)
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
-    if isinstance(value, str):
-        return value
-    if isinstance(value, type):
-        return value.__name__
-    if hasattr(type(value), "__pydantic_validator__"):
-        return adapted(type(value)).data_of(value)
-    if dataclasses.is_dataclass(value):
-        fields = [field for field in dataclasses.fields(value) if field.init]
-        return {field.name: to_json(getattr(value, field.name)) for field in fields}
-    return _parts_to_json(value)
-
-
-def _parts_to_json(value: Any) -> Any:
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return to_json(value._asdict())
-    if isinstance(value, Mapping):
-        return {_name_of(key): to_json(item) for key, item in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted(map(to_json, value), key=lambda item: json.dumps(item, sort_keys=True))
-    if isinstance(value, (list, tuple, collections.deque)) or hasattr(value, "refs"):
-        return [to_json(item) for item in value]
     try:
-        text = write_standard(value)
-    except ValueError:  # bytes that are no text
-        text = None
-    return str(value) if text is None else text
+        return _parse(kind, text)
+    except ValueParseError as error:
+        raise ValueParseError(f"{error}; the whole text was {text!r}", text) from (error.__cause__)
+    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
+        raise ValueParseError(
+            f"the generated text {text!r} is not a value of {type_name(kind)}: {error}",
+            text,
+        ) from error
 
 
-def _name_of(key: Any) -> str:
-    found = to_json(key)
-    return key_text(found) if isinstance(found, (str, int, float)) else str(key)
+def bare_options(kind: Any) -> dict[str, Any] | None:
+    """Texts of a Literal or an Enum with their values; None if two are written alike."""
+    if get_origin(kind) is Literal:
+        values = get_args(kind)
+    elif is_enum(kind):
+        values = tuple(kind)
+    else:
+        return None
+    texts = map(_bare_text, constants(kind, values))
+    found = dict(zip(texts, values, strict=True))
+    return found if len(found) == len(values) else None
+
+
+def _bare_text(data: Any) -> str:
+    return key_text(data) if isinstance(data, (str, int, float)) else json.dumps(data)
+
+
+def _has_parser(kind: Any) -> bool:
+    return not isinstance(kind, type) and hasattr(kind, "parse")
+
+
+def _parse(kind: Any, text: str) -> Any:
+    body = text.strip()
+    if _has_parser(kind):
+        return kind.parse(text)
+    if kind is str:
+        return text
+    if kind is int:
+        return int(_matched(INT_PATTERN, body))
+    if kind is float:
+        return _finite(float(_matched(FLOAT_PATTERN, body)))
+    if kind is bool:
+        return BOOLS[body.lower()]
+    standard = standard_type(kind)
+    if standard is not None:
+        return standard.read(body if standard.pattern else text)
+    options = bare_options(kind)
+    if options is not None:
+        return _one_of(options, body)
+    return adapted(kind).read_text(text) if is_adapted(kind) else from_json(kind, json.loads(text))
+
+
+def _matched(pattern: str, text: str) -> str:
+    if re.fullmatch(pattern, text) is None:
+        raise ValueError(f"it does not match {pattern}")
+    return text
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError("it is not finite")
+    return value
+
+
+def _one_of(options: dict[str, Any], text: str) -> Any:
+    if text not in options:
+        raise ValueError(f"it is none of {', '.join(map(repr, options))}")
+    return options[text]

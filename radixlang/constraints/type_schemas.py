@@ -15,6 +15,7 @@ from collections import abc
 from collections.abc import Callable
 from typing import Any, Literal, get_args, get_origin
 
+from radixlang.constraints.json_writing import to_json
 from radixlang.constraints.pydantic_types import adapted, is_adapted
 from radixlang.constraints.schema_parts import closed_object, inlined, keyed_object, merged
 from radixlang.constraints.standard_types import standard_type
@@ -202,8 +203,6 @@ def constants(kind: Any, values: tuple[Any, ...]) -> list[Any]:
 
 
 def _constant(kind: Any, value: Any) -> Any:
-    from radixlang.constraints.json_values import to_json
-
     found = value.value if isinstance(value, enum.Enum) else value
     is_plain = isinstance(found, (str, int, float, type(None), tuple, list))
     if not is_plain and (standard_type(type(found)) is None or isinstance(found, bytes)):

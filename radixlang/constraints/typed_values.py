@@ -8,19 +8,23 @@ Parsing may run the user's validators, so it never runs on the engine's thread.
 from __future__ import annotations
 
 import functools
-import json
-import math
-import re
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_origin
 
-from radixlang.constraints.json_values import from_json, is_enum, to_json, type_name
-from radixlang.constraints.pydantic_types import adapted, is_adapted
-from radixlang.constraints.schema_parts import key_text
+from radixlang.constraints.json_values import (
+    BOOLS,
+    bare_options,
+    from_json,
+    is_enum,
+    read_text,
+    type_name,
+)
+from radixlang.constraints.json_writing import to_json
+from radixlang.constraints.pydantic_types import is_adapted
 from radixlang.constraints.standard_types import standard_type
 from radixlang.constraints.text_patterns import FLOAT_PATTERN, INT_PATTERN
 from radixlang.constraints.type_members import is_alias, members_of, plain
-from radixlang.constraints.type_schemas import LISTS, MAPPINGS, SETS, constants
+from radixlang.constraints.type_schemas import LISTS, MAPPINGS, SETS
 from radixlang.errors import ParameterError, ValueParseError
 
 __all__ = [
@@ -32,8 +36,6 @@ __all__ = [
     "to_json",
     "type_name",
 ]
-
-_BOOLS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +54,7 @@ class Output:
         Raises:
             ValueParseError: the text is not a value of this type; `partial` is the text.
         """
-        try:
-            return _parse(self.kind, text)
-        except ValueParseError as error:
-            raise ValueParseError(f"{error}; the whole text was {text!r}", text) from (
-                error.__cause__
-            )
-        except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
-            raise ValueParseError(
-                f"the generated text {text!r} is not a value of {type_name(self.kind)}: {error}",
-                text,
-            ) from error
+        return read_text(self.kind, text)
 
     def convert(self, value: Any) -> Any:
         """A value as this type: text is parsed, anything else goes through its JSON form."""
@@ -107,8 +99,8 @@ def _make_output(kind: Any) -> Output:
     if standard is not None:
         return Output(kind)
     if kind is bool:
-        return Output(kind, Choices(tuple(_BOOLS)))
-    options = _bare_options(kind)
+        return Output(kind, Choices(tuple(BOOLS)))
+    options = bare_options(kind)
     if options is not None:
         return Output(kind, Choices(tuple(options)))
     if not _is_structured(kind):
@@ -130,67 +122,7 @@ def _bare_pattern(kind: Any) -> str | None:
     return standard.pattern if standard is not None else None
 
 
-def _bare_options(kind: Any) -> dict[str, Any] | None:
-    """Texts of a Literal or an Enum with their values; None if two are written alike."""
-    if get_origin(kind) is Literal:
-        values = get_args(kind)
-    elif is_enum(kind):
-        values = tuple(kind)
-    else:
-        return None
-    texts = map(_bare_text, constants(kind, values))
-    found = dict(zip(texts, values, strict=True))
-    return found if len(found) == len(values) else None
-
-
-def _bare_text(data: Any) -> str:
-    return key_text(data) if isinstance(data, (str, int, float)) else json.dumps(data)
-
-
 def _is_structured(kind: Any) -> bool:
     if get_origin(kind) is not None or kind in (*LISTS, *SETS, *MAPPINGS, tuple, Any, type(None)):
         return True
     return is_alias(kind) or is_adapted(kind) or is_enum(kind) or members_of(kind) is not None
-
-
-def _has_parser(kind: Any) -> bool:
-    return not isinstance(kind, type) and hasattr(kind, "parse")
-
-
-def _parse(kind: Any, text: str) -> Any:
-    body = text.strip()
-    if _has_parser(kind):
-        return kind.parse(text)
-    if kind is str:
-        return text
-    if kind is int:
-        return int(_matched(INT_PATTERN, body))
-    if kind is float:
-        return _finite(float(_matched(FLOAT_PATTERN, body)))
-    if kind is bool:
-        return _BOOLS[body.lower()]
-    standard = standard_type(kind)
-    if standard is not None:
-        return standard.read(body if standard.pattern else text)
-    options = _bare_options(kind)
-    if options is not None:
-        return _one_of(options, body)
-    return adapted(kind).read_text(text) if is_adapted(kind) else from_json(kind, json.loads(text))
-
-
-def _matched(pattern: str, text: str) -> str:
-    if re.fullmatch(pattern, text) is None:
-        raise ValueError(f"it does not match {pattern}")
-    return text
-
-
-def _finite(value: float) -> float:
-    if not math.isfinite(value):
-        raise ValueError("it is not finite")
-    return value
-
-
-def _one_of(options: dict[str, Any], text: str) -> Any:
-    if text not in options:
-        raise ValueError(f"it is none of {', '.join(map(repr, options))}")
-    return options[text]
