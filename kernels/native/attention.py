@@ -18,6 +18,7 @@ from torch import Tensor
 
 from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.native.library import Float, Int, Library, Pointer
+from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import TreeBatch
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # as in simd.h
@@ -137,29 +138,25 @@ class NativeAttentionPlan:
         self,
         kv: NativeKV,
         q: Tensor,
+        options: AttentionOptions,
         *,
-        scale: float,
         num_threads: int,
-        window: int | None = None,
-        soft_cap: float | None = None,
-        sinks: Tensor | None = None,
     ) -> Tensor:
         """Attention of every row over its path, whose keys and values are all stored.
 
-        q is float32 of `q_shape`, and so is what comes back. A window of w shows the row's own
-        token and the w - 1 before it. `sinks` [num_heads] are logits that take weight and give
-        nothing. Raises ValueError where shapes disagree with the plan.
+        q is float32 of `q_shape`, and so is what comes back. Raises ValueError where shapes
+        disagree with the plan.
         """
         q = _float32(q, self.q_shape, "q")
         self._check_pool(kv)
-        if window is not None and window < 1:
-            raise ValueError(f"window={window} shows nothing; use None for a layer without one")
-        if sinks is not None:
-            sinks = _float32(sinks, self.q_shape[1:2], "sinks")
+        sinks = None
+        if options.sinks is not None:
+            sinks = _float32(options.sinks, self.q_shape[1:2], "sinks")
         out = torch.empty(self.q_shape)
         self._functions.attend(
-            self.handle, ctypes.byref(kv.struct), q.data_ptr(), out.data_ptr(), scale,
-            window or 0, soft_cap or 0.0, None if sinks is None else sinks.data_ptr(), num_threads,
+            self.handle, ctypes.byref(kv.struct), q.data_ptr(), out.data_ptr(), options.scale,
+            options.window or 0, options.soft_cap or 0.0,
+            None if sinks is None else sinks.data_ptr(), num_threads,
         )  # fmt: skip
         return out
 

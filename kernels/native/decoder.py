@@ -12,8 +12,9 @@ from torch import Tensor
 
 from radixlang.kernels.native.attention import NativeAttentionPlan
 from radixlang.kernels.native.library import Float, Int, Library, Long, Pointer
+from radixlang.kernels.options import AttentionOptions
 
-LEVELS = 127.0  # the largest level
+LARGEST = 127.0  # the largest quantized value
 ACTIVATIONS = ("silu", "gelu_tanh", "gelu")  # as numbered in ops.h
 
 
@@ -74,37 +75,41 @@ class Weight:
     """An 8-bit weight packed for products.
 
     Args:
-        levels: [out_features, in_features] int8 in [-127, 127].
-        scale: [out_features] float32, what a level is worth.
+        quantized: [out_features, in_features] int8 in [-127, 127].
+        scale: [out_features] float32, the step between quantized values.
     """
 
-    def __init__(self, library: Library, levels: Tensor, scale: Tensor) -> None:
-        if levels.dtype != torch.int8 or levels.dim() != 2 or scale.shape != levels.shape[:1]:
+    def __init__(self, library: Library, quantized: Tensor, scale: Tensor) -> None:
+        if (
+            quantized.dtype != torch.int8
+            or quantized.dim() != 2
+            or scale.shape != quantized.shape[:1]
+        ):
             raise ValueError(
-                f"levels are {levels.dtype} {tuple(levels.shape)} and scales {tuple(scale.shape)}; "
+                f"{quantized.dtype} {tuple(quantized.shape)} with scales {tuple(scale.shape)}: "
                 "a weight needs int8 [out, in] and a scale for each row"
             )
-        self.out_features, self.in_features = levels.shape
-        levels, scale = levels.contiguous(), (scale / LEVELS).float().contiguous()
+        self.out_features, self.in_features = quantized.shape
+        quantized, scale = quantized.contiguous(), (scale / LARGEST).float().contiguous()
         new = library.function("rl_weight_new", Pointer, Pointer, Pointer, Long, Long)
         self._free = library.function("rl_weight_free", None, Pointer)
         self._product = library.function(
             "rl_product", Int, Pointer, Pointer, Long, Pointer, Int
         )  # fmt: skip
-        self.address = new(levels.data_ptr(), scale.data_ptr(), *levels.shape)
+        self.address = new(quantized.data_ptr(), scale.data_ptr(), *quantized.shape)
         if not self.address:
-            raise MemoryError(f"no memory for a weight of {levels.numel()} bytes")
+            raise MemoryError(f"no memory for a weight of {quantized.numel()} bytes")
         self.num_bytes = int(library.function("rl_weight_bytes", Long, Pointer)(self.address))
 
-    def __call__(self, levels: Tensor) -> Tensor:
-        """levels [num_tokens, in_features] int8 to [num_tokens, out_features] in float32.
+    def __call__(self, quantized: Tensor) -> Tensor:
+        """Quantized values [num_tokens, in_features] int8 to [num_tokens, out_features] in float32.
 
-        The factor 1 / 127 of the levels is in it: a token's scale is then its largest size.
+        The factor 1 / 127 of quantized values is in it: a token's scale is then its largest size.
         """
-        levels = levels.contiguous()
-        out = torch.empty((levels.shape[0], self.out_features))
-        rows, threads = levels.shape[0], torch.get_num_threads()
-        if self._product(self.address, levels.data_ptr(), rows, out.data_ptr(), threads):
+        quantized = quantized.contiguous()
+        out = torch.empty((quantized.shape[0], self.out_features))
+        rows, threads = quantized.shape[0], torch.get_num_threads()
+        if self._product(self.address, quantized.data_ptr(), rows, out.data_ptr(), threads):
             raise MemoryError(f"no memory for a product of {rows} rows")
         return out
 
@@ -193,7 +198,7 @@ class NativeDecoder:
     Args:
         shape: of the model, as ops.h has it.
         after_embed: rotation of embedded tokens, None where the stream is what was embedded.
-        attention: scale of the scores, and their soft cap or None.
+        options: of all layers; their windows are the layers' own.
     """
 
     def __init__(
@@ -204,7 +209,7 @@ class NativeDecoder:
         ropes: Sequence[Rope],
         head: Head,
         *,
-        attention: tuple[float, float | None],
+        options: AttentionOptions,
         after_embed: Rotation | None = None,
     ) -> None:
         self._kept: list[Any] = [layers, head]  # what the structures point to
@@ -217,8 +222,8 @@ class NativeDecoder:
             head=head.weight.address,
             head_gain=self._vector(head.gain),
             head_bias=self._vector(head.bias),
-            attention_scale=attention[0],
-            attention_soft_cap=attention[1] or 0.0,
+            attention_scale=options.scale,
+            attention_soft_cap=options.soft_cap or 0.0,
             logit_soft_cap=head.soft_cap or 0.0,
         )
         if after_embed is not None:
@@ -273,8 +278,8 @@ class NativeDecoder:
         return _Layer(rope=layer.rope, window=layer.window or 0, **weights, **vectors)
 
     def _rope(self, rope: Rope) -> _Rope:
-        turned = rope.inverse_freq
-        return _Rope(self._vector(turned), len(turned), rope.factor, 0.0)
+        rotated = rope.inverse_freq
+        return _Rope(self._vector(rotated), len(rotated), rope.factor, 0.0)
 
 
 def _rotation(rotation: Rotation) -> tuple[_Rotation, tuple[Tensor, Tensor]]:

@@ -1,4 +1,4 @@
-"""Builds a decoder in 8 bits: the stream rotated where it can be, every weight in levels."""
+"""Builds a decoder in 8 bits: the stream rotated where it can be, every weight quantized."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class _Folder:
         return None if self.rotation is None else self.rotation.columns
 
     def shape(self, layer: Int8Layer) -> OpsShape:
-        """What the ops of the model hang on, a layer being like another."""
+        """The specialisation key of the model's ops; all layers are alike."""
         config = self._config
         return OpsShape(
             num_heads=config.num_heads,
@@ -133,8 +133,8 @@ class _Folder:
         # In ops: a large vocabulary's head in float32 would be the largest thing in memory.
         pieces = torch.split(torch.arange(self._config.vocab_size), HEAD_PIECE)
         parts = [quantize_rows(self._reads(table(piece), "norm")) for piece in pieces]
-        levels, scales = zip(*parts, strict=True)
-        return Int8Rows(torch.cat(levels), torch.cat(scales))
+        quantized, scales = zip(*parts, strict=True)
+        return Int8Rows(torch.cat(quantized), torch.cat(scales))
 
     def _table(self, name: str) -> Embedding:
         """Rows of a [vocab_size, hidden_size] matrix, from the file's blocks where it has such."""

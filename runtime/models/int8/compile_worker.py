@@ -83,7 +83,7 @@ def examples(shape: OpsShape) -> dict[str, tuple[Tensor | None, ...]]:
             given(shape.has_qk_gain, num_qk, head),
         ),
         "attended": (torch.randn(NUM_ROWS, shape.num_heads, head),),
-        "joined": (*partial(), *partial()),
+        "merged": (*partial(), *partial()),
         "add_read": (
             torch.randn(NUM_ROWS, hidden), torch.randn(NUM_ROWS, hidden), scale,
             given(shape.has_write_biases, hidden), given(shape.has_post_norms, hidden),

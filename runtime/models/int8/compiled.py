@@ -1,8 +1,8 @@
 """The ops of an 8-bit decoder as machine code: torch's Inductor writes them in C++, once a shape.
 
 In plain torch a layer's rows are gone over some fifty times, compiled five times. Compiling takes
-a C++ compiler and half a minute, so what comes out is kept on disk. It hangs on the model's shape,
-the CPU, torch and this package's code, not on weights. Where it cannot be had the ops run plainly.
+a C++ compiler and half a minute, so the result is kept on disk. It depends on the model's shape,
+the CPU, torch and this package's code, not on weights. Without it the ops run in plain torch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from radixlang.runtime.models.int8 import rotation
 from radixlang.runtime.models.int8.ops import Int8Ops, OpsShape, plain_ops
 from radixlang.runtime.process.disk_cache import digest, drop_older, kept_root
 
-NAMES = ("heads", "activated", "add_read", "joined", "attended")  # longest first
+NAMES = ("heads", "activated", "add_read", "merged", "attended")  # longest first
 NARROWEST = 256  # hidden size; smaller models are played with for less time than compiling takes
 LIMIT_S = 300  # of compiling
 _FAILED = "failed.txt"
@@ -76,7 +76,7 @@ def find_compiler() -> str | None:
 
 
 def _make_sure(folder: Path, shape: OpsShape) -> bool:
-    """Whether all ops are in the folder, compiled now if need be; who failed once is not asked."""
+    """Whether all ops are in the folder, compiled now if need be; skipped after a failed build."""
     are_there = all((folder / f"{name}.so").exists() for name in NAMES)
     if are_there or (folder / _FAILED).exists():
         return are_there
@@ -116,7 +116,7 @@ def _compile(folder: Path, shape: OpsShape) -> str:
 def _start(
     folder: Path, shape: OpsShape, names: tuple[str, ...], report: Path
 ) -> subprocess.Popen[bytes]:
-    """A process that compiles; all that Inductor leaves behind lies beside the report."""
+    """A process that compiles; Inductor's files go to the folder of its report."""
     command = [sys.executable, "-m", "radixlang.runtime.models.int8.compile_worker"]
     scratch = str(report.parent)
     variables = os.environ | _VARIABLES | {"TORCHINDUCTOR_CACHE_DIR": scratch, "TMPDIR": scratch}
@@ -152,7 +152,7 @@ def _load(path: Path) -> Callable[..., list[torch.Tensor]]:
 
 
 def _made_from() -> Iterator[str]:
-    """All that the machine code hangs on beside the shape."""
+    """What the machine code depends on apart from the shape."""
     yield f"{torch.__version__} {platform.machine()} {os.cpu_count()} {_cpu_flags()}"
     for part in (int8_ops, compile_ops, decoder, rotary, rotation, packed):
         yield inspect.getsource(part)

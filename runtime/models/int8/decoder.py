@@ -1,7 +1,7 @@
-"""The decoder in 8 bits: products of levels, and what is between them.
+"""The decoder in 8 bits: products of int8 values, and what is between them.
 
 The same arithmetic as `Decoder`'s over flat batches, cut where the products are: what comes out
-of one is scaled, used and rounded to the levels of the next in one go.
+of one is scaled, used and quantized for the next in one go.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from radixlang.kernels.attention import attend_packed
+from radixlang.kernels.attention import StepPlan, attend_packed
+from radixlang.kernels.layer_kv import KVLayers, LayerKV
+from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.decoder import Embedding, layer_options, scaled_rows, soft_capped
 from radixlang.runtime.models.int8.linear import Product, whole_tiles
 from radixlang.runtime.models.int8.native import NativeLayers
-from radixlang.runtime.models.int8.ops import Int8Ops, Levels
+from radixlang.runtime.models.int8.ops import Int8Ops, Quantized
 from radixlang.runtime.models.rotary import Rotary
 
 Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys and values: see `Int8Ops.heads`
@@ -63,7 +65,7 @@ class Int8Decoder:
         embed: token ids to rows of hidden_size.
         head: hidden_size to vocab_size.
         ops: all arithmetic but products and attention.
-        after_embed: what turns embedded tokens into the stream that the layers read.
+        after_embed: what makes of embedded tokens the stream that the layers read.
         native: the same layers and head by the native library, where it is there; `ops` then
             serve plans of other backends.
     """
@@ -101,26 +103,37 @@ class Int8Decoder:
         return sum(part.num_bytes for part in held)
 
     @torch.no_grad()
-    def forward(self, input_ids: Tensor, positions: Tensor, plan: Any, kv: Any) -> Tensor:
+    def forward(self, input_ids: Tensor, positions: Tensor, plan: StepPlan, kv: KVLayers) -> Tensor:
         """See `Decoder.forward`."""
+        assert isinstance(plan, AttentionPlan)  # graphs are captured on a GPU
         if self._native is not None and plan.backend.name == "cpu":
             embedded = scaled_rows(self._embed, input_ids, self.config.embed_scale)
             return self._native.forward(embedded, plan, kv)
         ops, layers = self._ops, self._layers
         num_tokens, positions = len(input_ids), _padded(positions)
-        turns = [torch.view_as_real(rotary.at(positions)) for rotary in self._rotary]
+        rotations = [torch.view_as_real(rotary.at(positions)) for rotary in self._rotary]
         stream = self._embedded(_padded(input_ids))
-        levels, scale = ops.read(stream, layers[0].attn_gain)
+        quantized, scale = ops.read(stream, layers[0].attn_gain)
         for index, (layer, next_gain) in enumerate(zip(layers, self._next_gains, strict=True)):
-            turn = turns[self.config.layer_rope[index]]
-            heads = ops.heads(layer.qkv(levels), scale, turn, layer.qkv_bias, layer.qk_gain)
-            levels, scale = self._attended(index, heads, kv[index], plan)
-            stream, levels, scale = ops.add_read(
-                stream, layer.o(levels), scale, layer.o_bias, layer.attn_post_gain, layer.mlp_gain
+            rotation = rotations[self.config.layer_rope[index]]
+            heads = ops.heads(layer.qkv(quantized), scale, rotation, layer.qkv_bias, layer.qk_gain)
+            quantized, scale = self._attended(index, heads, kv[index], plan)
+            stream, quantized, scale = ops.add_read(
+                stream,
+                layer.o(quantized),
+                scale,
+                layer.o_bias,
+                layer.attn_post_gain,
+                layer.mlp_gain,
             )
-            levels, scale = ops.activated(layer.gate_up(levels), scale, layer.gate_up_bias)
-            stream, levels, scale = ops.add_read(
-                stream, layer.down(levels), scale, layer.down_bias, layer.mlp_post_gain, next_gain
+            quantized, scale = ops.activated(layer.gate_up(quantized), scale, layer.gate_up_bias)
+            stream, quantized, scale = ops.add_read(
+                stream,
+                layer.down(quantized),
+                scale,
+                layer.down_bias,
+                layer.mlp_post_gain,
+                next_gain,
             )
         return stream[:num_tokens]
 
@@ -129,8 +142,8 @@ class Int8Decoder:
         """See `Decoder.logits`."""
         if self._native is not None:
             return self._native.logits(hidden)
-        levels, scale = self._ops.read(_padded(hidden), self._head.gain)
-        logits: Tensor = self._head.product(levels)[: len(hidden)].mul_(scale[: len(hidden)])
+        quantized, scale = self._ops.read(_padded(hidden), self._head.gain)
+        logits: Tensor = self._head.product(quantized)[: len(hidden)].mul_(scale[: len(hidden)])
         if self._head.bias is not None:
             logits.add_(self._head.bias)
         return soft_capped(logits.float(), self.config.logit_soft_cap)
@@ -139,8 +152,10 @@ class Int8Decoder:
         stream = scaled_rows(self._embed, input_ids, self.config.embed_scale)
         return stream if self._after_embed is None else self._after_embed(stream)
 
-    def _attended(self, index: int, heads: Heads, layer_kv: Any, plan: Any) -> Levels:
-        """Attention's output in levels."""
+    def _attended(
+        self, index: int, heads: Heads, layer_kv: LayerKV, plan: AttentionPlan
+    ) -> Quantized:
+        """Attention's output, quantized."""
         q, k, v = heads if len(heads[0]) == plan.num_tokens else _cut(heads, plan.num_tokens)
         out = attend_packed(
             q,
@@ -152,8 +167,8 @@ class Int8Decoder:
         )
         if isinstance(out, Tensor):
             return self._ops.attended(_padded(out))
-        levels = self._ops.joined(out.first, out.first_lse, out.second, out.second_lse)
-        return _padded_levels(levels, plan.row_inverse)
+        quantized = self._ops.merged(out.first, out.first_lse, out.second, out.second_lse)
+        return _padded_both(quantized, plan.row_inverse)
 
 
 def _cut(heads: Heads, num_tokens: int) -> Heads:
@@ -170,8 +185,10 @@ def _padded(rows: Tensor) -> Tensor:
     return F.pad(rows, (0, 0) * (rows.dim() - 1) + (0, num_padding))
 
 
-def _padded_levels(levels: Levels, order: Tensor | None) -> Levels:
-    """The same of levels and their scales, put in order first."""
+def _padded_both(quantized: Quantized, order: Tensor | None) -> Quantized:
+    """The same of quantized values and their scales, put in order first."""
     if order is None:
-        return _padded(levels[0]), _padded(levels[1])
-    return _padded(levels[0].index_select(0, order)), _padded(levels[1].index_select(0, order))
+        return _padded(quantized[0]), _padded(quantized[1])
+    return _padded(quantized[0].index_select(0, order)), _padded(
+        quantized[1].index_select(0, order)
+    )

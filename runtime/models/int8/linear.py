@@ -1,4 +1,4 @@
-"""Products of 8-bit levels with 8-bit weights on a CPU, summed in integers."""
+"""Products of 8-bit values with 8-bit weights on a CPU, summed in integers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-LEVELS = 127.0  # the largest level
+LARGEST = 127.0  # the largest quantized value
 TINY = 1e-30  # a row of zeros has this peak
 _ZERO_POINT = 128  # FBGEMM's activations are unsigned
 MIN_BULK = 5  # rows from which oneDNN's kernel is the faster one, where the CPU has AMX
@@ -16,24 +16,24 @@ TILE_ROWS = 16  # of AMX
 
 
 class Int8Rows(NamedTuple):
-    """An 8-bit weight: levels [out_features, in_features] and a scale a row [out_features]."""
+    """An 8-bit weight: values [out_features, in_features] and a scale a row [out_features]."""
 
-    levels: torch.Tensor
+    quantized: torch.Tensor
     scale: torch.Tensor
 
 
 class Product(Protocol):
-    """Levels of tokens times an 8-bit weight, in whichever packing."""
+    """Quantized of tokens times an 8-bit weight, in whichever packing."""
 
     num_bytes: int
 
-    def __call__(self, levels: torch.Tensor) -> Any:
-        """levels [num_tokens, in_features] int8 to [num_tokens, out_features] in float32."""
+    def __call__(self, quantized: torch.Tensor) -> Any:
+        """Int8 values [num_tokens, in_features] to [num_tokens, out_features] in float32."""
         ...
 
 
 class Int8Product:
-    """Levels of tokens times an 8-bit weight with a scale an output row.
+    """Quantized of tokens times an 8-bit weight with a scale an output row.
 
     Sums are of integers, so a token's result has the same bits alone and in any batch, whichever
     kernel runs: FBGEMM's (AVX2 and up), or, where the CPU has AMX tiles and the batch is large
@@ -49,42 +49,42 @@ class Int8Product:
                  "num_bytes")  # fmt: skip
 
     def __init__(self, rows: Int8Rows, *, wide: bool = False) -> None:
-        levels, scale = rows
+        quantized, scale = rows
         # Overloads looked up once: the packets do it at every call.
         self._fbgemm = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
         self._onednn = torch.ops.onednn.qlinear_pointwise.default
-        self._scale = scale / LEVELS  # and a token's scale is then its peak
-        self._zero_points = torch.zeros(levels.shape[0], dtype=torch.int32)
+        self._scale = scale / LARGEST  # and a token's scale is then its peak
+        self._zero_points = torch.zeros(quantized.shape[0], dtype=torch.int32)
         bulk = has_amx()
-        self._bulk = torch.ops.onednn.qlinear_prepack(levels, None) if bulk else None
-        self._small = None if wide and bulk else _fbgemm_pack(levels, self._scale)
+        self._bulk = torch.ops.onednn.qlinear_prepack(quantized, None) if bulk else None
+        self._small = None if wide and bulk else _fbgemm_pack(quantized, self._scale)
         self._min_bulk = (1 if wide else MIN_BULK) if bulk else 2**62
         num_copies = (self._bulk is not None) + (self._small is not None)
-        self.num_bytes = num_copies * levels.nbytes + 2 * self._scale.nbytes
+        self.num_bytes = num_copies * quantized.nbytes + 2 * self._scale.nbytes
 
-    def __call__(self, levels: torch.Tensor) -> Any:
-        """levels [num_tokens, in_features] int8 to [num_tokens, out_features] in float32."""
-        if levels.shape[0] < self._min_bulk:
-            return self._fbgemm(levels.float(), 1.0, _ZERO_POINT, self._small)
+    def __call__(self, quantized: torch.Tensor) -> Any:
+        """Int8 values [num_tokens, in_features] to [num_tokens, out_features] in float32."""
+        if quantized.shape[0] < self._min_bulk:
+            return self._fbgemm(quantized.float(), 1.0, _ZERO_POINT, self._small)
         return self._onednn(
-            levels, 1.0, 0, self._bulk, self._scale, self._zero_points,
+            quantized, 1.0, 0, self._bulk, self._scale, self._zero_points,
             None, 1.0, 0, torch.float32, "none", [], "",
         )  # fmt: skip
 
 
 def _finer(weight: torch.Tensor, rows: Int8Rows, start: int, stop: int) -> Int8Rows:
     """More rows below: what rounding left of rows start to stop."""
-    kept = rows.levels[start:stop].float() * rows.scale[start:stop, None]
+    kept = rows.quantized[start:stop].float() * rows.scale[start:stop, None]
     more = quantize_rows(weight[start:stop] - kept)
     return Int8Rows(*(torch.cat(pair) for pair in zip(rows, more, strict=True)))
 
 
 def quantize_rows(weight: torch.Tensor, fine_rows: tuple[int, int] | None = None) -> Int8Rows:
-    """Nearest int8 levels [rows, columns] and scale of each row [rows], symmetric.
+    """Nearest int8 values [rows, columns] and scale of each row [rows], symmetric.
 
     Behind them, for `fine_rows` (start, stop), once more what rounding left over.
     """
-    scale = weight.abs().amax(1).clamp_min(TINY) / LEVELS
+    scale = weight.abs().amax(1).clamp_min(TINY) / LARGEST
     rows = Int8Rows((weight / scale[:, None]).round_().to(torch.int8), scale)
     return rows if fine_rows is None else _finer(weight, rows, *fine_rows)
 
@@ -107,9 +107,9 @@ def has_amx() -> bool:
 
 
 def warn_once_in_silence() -> None:
-    """Let torch say now, unheard, that quantised tensors will go; it says so once a process.
+    """Hide torch's deprecation warning of quantised tensors, which comes once a process.
 
-    FBGEMM's packing takes no other kind. Not safe beside threads that set warning filters, so the
+    FBGEMM's packing takes no other kind. Not safe while threads set warning filters, so the
     loader calls it before it starts any.
     """
     with warnings.catch_warnings():

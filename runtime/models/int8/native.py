@@ -7,9 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
+from radixlang.kernels.layer_kv import KVLayers
 from radixlang.kernels.native import decoder as native
 from radixlang.kernels.native.library import Library
 from radixlang.kernels.native.step import NativePlans, NativePools
+from radixlang.kernels.options import AttentionOptions
+from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.int8.ops import OpsShape
 from radixlang.runtime.models.int8.rotation import ResidualRotation
@@ -45,11 +48,11 @@ class NativeLayers:
             [_layer(config, index, layer) for index, layer in enumerate(layers)],
             [native.Rope(*inverse_frequencies(rope)) for rope in config.ropes],
             native.Head(head.product, head.gain, head.bias, config.logit_soft_cap),
-            attention=(config.attention_scale, config.attention_soft_cap),
+            options=AttentionOptions(config.attention_scale, soft_cap=config.attention_soft_cap),
             after_embed=None if rotation is None else rotation.parts,
         )
 
-    def forward(self, embedded: Tensor, plan: Any, kv: Any) -> Tensor:
+    def forward(self, embedded: Tensor, plan: AttentionPlan, kv: KVLayers) -> Tensor:
         """Embedded tokens [num_tokens, hidden_size], which it overwrites, to the stream."""
         stream = embedded.float().contiguous()
         own, pools = self._plans.of(plan), self._pools.of(kv, self._num_layers)

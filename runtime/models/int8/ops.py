@@ -1,9 +1,9 @@
 """What a decoder in 8 bits computes between its products, as functions of tensors alone.
 
 They run as they stand, in plain torch, or compiled (`compiled_ops.py`): then one goes over its
-rows once, where plain torch takes a dozen passes. A row's result never hangs on other rows.
+rows once, where plain torch takes a dozen passes. A row's result does not depend on other rows.
 
-Scales are a token's: [num_tokens, 1], what its levels are multiples of, times 127.
+Scales are a token's: [num_tokens, 1], 127 times the step between quantized values.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from radixlang.kernels.cpu.attention import packed
+from radixlang.runtime.models import rotary
 from radixlang.runtime.models.decoder import ACTIVATIONS
 from radixlang.runtime.models.families import Activation
-from radixlang.runtime.models.int8.linear import LEVELS, TINY
+from radixlang.runtime.models.int8.linear import LARGEST, TINY
 from radixlang.runtime.models.int8.rotation import hadamard
-from radixlang.runtime.models.rotary import rotate
 
-Levels = tuple[Tensor, Tensor]  # [num_tokens, width] int8, and the scales
+Quantized = tuple[Tensor, Tensor]  # [num_tokens, width] int8, and the scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class OpsShape:
     """All that the ops of a model depend on, but for the tensors they are given.
 
     Attributes:
-        stream_block: size of the Hadamard blocks that turn what reads the stream; 1: none.
+        stream_block: size of the Hadamard blocks that transform what reads the stream; 1: none.
         inner_block: the same before the down projection.
         has_gains: norms of the stream keep their gains.
         has_post_norms: so do norms after the sublayers, which then are there.
@@ -61,72 +61,74 @@ class Int8Ops:
     """The ops of one model. A tensor that may be None is there as the shape says.
 
     Attributes:
-        read: stream [n, hidden], norm's gain or None; to the levels of the normalised stream.
-        heads: product of the qkv weight (values' rows once more behind it, finer), scales, turns
-            [n, 1, head_dim / 2, 2], bias or None, gain of the query and key norms or None; to
-            q [n, group, num_kv_heads, head_dim] and k and v [n, num_kv_heads, head_dim] in the
-            cache's dtype, q and k turned.
-        attended: attention's output [n, num_heads, head_dim]; to its levels.
-        joined: two partials of it, each [n, group, num_kv_heads, head_dim] in the cache's dtype and
-            its log-sum-exp [n, group, num_kv_heads]; to the levels of the whole.
+        read: stream [n, hidden], norm's gain or None; to quantized rows of the normalised stream.
+        heads: product of the qkv weight (values' rows once more behind it, finer), scales,
+            rotations [n, 1, head_dim / 2, 2], bias or None, gain of the query and key norms or
+            None; to q [n, group, num_kv_heads, head_dim] and k and v [n, num_kv_heads, head_dim]
+            in the cache's dtype, q and k rotated.
+        attended: attention's output [n, num_heads, head_dim]; to its quantized rows.
+        merged: two partials of it, each [n, group, num_kv_heads, head_dim] in the cache's dtype and
+            its log-sum-exp [n, group, num_kv_heads]; to the quantized rows of the merged one.
         add_read: stream, product of what is added, its scales, its bias or None, the gain of a
             norm after it or None, the gain of the next norm or None; to the stream with it, and
-            the levels of that as in `read`.
-        activated: product of the gate_up weight, scales, bias or None; to the levels of
-            act(gate) * up, turned.
+            the quantized rows of that as in `read`.
+        activated: product of the gate_up weight, scales, bias or None; to the quantized rows of
+            act(gate) * up, Hadamard transformed.
     """
 
     shape: OpsShape
-    read: Callable[[Tensor, Tensor | None], Levels]
+    read: Callable[[Tensor, Tensor | None], Quantized]
     heads: Callable[..., tuple[Tensor, Tensor, Tensor]]
-    attended: Callable[[Tensor], Levels]
-    joined: Callable[[Tensor, Tensor, Tensor, Tensor], Levels]
+    attended: Callable[[Tensor], Quantized]
+    merged: Callable[[Tensor, Tensor, Tensor, Tensor], Quantized]
     add_read: Callable[..., tuple[Tensor, Tensor, Tensor]]
-    activated: Callable[[Tensor, Tensor, Tensor | None], Levels]
+    activated: Callable[[Tensor, Tensor, Tensor | None], Quantized]
 
 
-def rotate_pairs(heads: Tensor, turns: Tensor) -> Tensor:
-    """Turn heads by their positions, turns [n, 1, head_dim / 2, 2]."""
-    return rotate(heads, torch.view_as_complex(turns))
+def rotate_pairs(heads: Tensor, rotations: Tensor) -> Tensor:
+    """Rotate heads by their positions, rotations [n, 1, head_dim / 2, 2]."""
+    return rotary.rotate(heads, torch.view_as_complex(rotations))
 
 
-def plain_ops(shape: OpsShape, turn: Callable[[Tensor, Tensor], Tensor] = rotate_pairs) -> Int8Ops:
-    """The ops in plain torch; `turn` is `rotate_pairs` or another that does the same."""
+def plain_ops(
+    shape: OpsShape, rotate: Callable[[Tensor, Tensor], Tensor] = rotate_pairs
+) -> Int8Ops:
+    """The ops in plain torch; `rotate` is `rotate_pairs` or another that does the same."""
     stream = hadamard(shape.stream_block) if shape.stream_block > 1 else None
     inner = hadamard(shape.inner_block)
     read = partial(read_stream, shape.norm_eps, stream)
     return Int8Ops(
         shape=shape,
         read=read,
-        heads=partial(split_heads, shape, turn),
+        heads=partial(split_heads, shape, rotate),
         attended=lambda out: quantize(out.reshape(out.shape[0], -1)),
-        joined=join_halves,
+        merged=merge_partials,
         add_read=partial(add_and_read, shape.norm_eps, read),
         activated=partial(activate, ACTIVATIONS[shape.activation], inner),
     )
 
 
-def quantize(x: Tensor, factor: Tensor | None = None) -> Levels:
-    """Nearest levels of each row, and its scale, times a factor [num_tokens, 1]."""
+def quantize(x: Tensor, factor: Tensor | None = None) -> Quantized:
+    """Nearest int8 values of each row, and its scale, times a factor [num_tokens, 1]."""
     peak = x.abs().amax(-1, keepdim=True).clamp_min(TINY)
-    levels = torch.round(x * (LEVELS / peak)).to(torch.int8)
-    return levels, peak if factor is None else peak * factor
+    quantized = torch.round(x * (LARGEST / peak)).to(torch.int8)
+    return quantized, peak if factor is None else peak * factor
 
 
-def read_stream(eps: float, turn: Tensor | None, stream: Tensor, gain: Tensor | None) -> Levels:
+def read_stream(eps: float, block: Tensor | None, stream: Tensor, gain: Tensor | None) -> Quantized:
     """The stream behind a norm: 1 / rms is a factor a row, so it only enters the row's scale."""
     factor = torch.rsqrt(stream.square().mean(-1, keepdim=True) + eps)
     if gain is not None:
         stream = stream * gain
-    return quantize(stream if turn is None else in_blocks(stream, turn), factor)
+    return quantize(stream if block is None else in_blocks(stream, block), factor)
 
 
 def split_heads(
     shape: OpsShape,
-    turn: Callable[[Tensor, Tensor], Tensor],
+    rotate: Callable[[Tensor, Tensor], Tensor],
     product: Tensor,
     scale: Tensor,
-    turns: Tensor,
+    rotations: Tensor,
     bias: Tensor | None,
     gain: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -140,15 +142,17 @@ def split_heads(
     qk = qk.view(qk.shape[0], -1, shape.head_dim)
     if gain is not None:
         qk = F.rms_norm(qk, (shape.head_dim,), None, shape.norm_eps) * gain
-    qk = turn(qk, turns)
+    qk = rotate(qk, rotations)
     kv_dtype = getattr(torch, shape.kv_dtype)
     q, k = qk[:, : shape.num_heads], qk[:, shape.num_heads :]
     v = v.view(v.shape[0], -1, shape.head_dim)
     return packed(q, shape.num_kv_heads, kv_dtype), k.to(kv_dtype), v.to(kv_dtype)
 
 
-def join_halves(first: Tensor, first_lse: Tensor, second: Tensor, second_lse: Tensor) -> Levels:
-    """See `Int8Ops.joined`; each half weighs as much as the exponentials that it is the mean of."""
+def merge_partials(
+    first: Tensor, first_lse: Tensor, second: Tensor, second_lse: Tensor
+) -> Quantized:
+    """See `Int8Ops.merged`; a partial weighs as much as the exponentials it is the mean of."""
     # Of a single number torch's sigmoid has other last bits than of a vector: hence in float64.
     share = torch.sigmoid((second_lse - first_lse).double()).float().unsqueeze(-1)
     whole = torch.lerp(first.float(), second.float(), share)
@@ -157,7 +161,7 @@ def join_halves(first: Tensor, first_lse: Tensor, second: Tensor, second_lse: Te
 
 def add_and_read(
     eps: float,
-    read: Callable[[Tensor, Tensor | None], Levels],
+    read: Callable[[Tensor, Tensor | None], Quantized],
     stream: Tensor,
     product: Tensor,
     scale: Tensor,
@@ -177,17 +181,17 @@ def add_and_read(
 
 def activate(
     activation: Callable[[Tensor], Tensor],
-    turn: Tensor,
+    block: Tensor,
     product: Tensor,
     scale: Tensor,
     bias: Tensor | None,
-) -> Levels:
+) -> Quantized:
     """See `Int8Ops.activated`."""
     gate_up = product * scale
     if bias is not None:
         gate_up = gate_up + bias
     gate, up = gate_up.chunk(2, dim=-1)
-    return quantize(in_blocks(activation(gate) * up, turn))
+    return quantize(in_blocks(activation(gate) * up, block))
 
 
 def in_blocks(x: Tensor, matrix: Tensor) -> Tensor:

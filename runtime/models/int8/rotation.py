@@ -66,8 +66,8 @@ class ResidualRotation:
 
     def columns(self, weight: torch.Tensor) -> torch.Tensor:
         """weight Q: a layer that reads the rotated stream, or an embedding that writes it."""
-        turned = self._blocks(weight * self._signs)
-        split = turned.view(-1, self._rest.shape[0], self._blocks.size)
+        rotated = self._blocks(weight * self._signs)
+        split = rotated.view(-1, self._rest.shape[0], self._blocks.size)
         return torch.matmul(self._rest, split).view(weight.shape)
 
     def rows(self, weight: torch.Tensor) -> torch.Tensor:

@@ -74,7 +74,7 @@ def weights_folder() -> Path | None:
 
 
 def _made_from(model: Path) -> Iterator[str]:
-    """All that the weights hang on: the model's files, and the code."""
+    """The key of cached weights: the model's files, and the code."""
     yield torch.__version__
     for file in sorted(model.iterdir()) if model.is_dir() else [model]:
         if file.suffix in (".safetensors", ".json", ".gguf"):
@@ -105,7 +105,7 @@ def _read(path: Path) -> Int8Rows:
     try:
         with safe_open(path, framework="pt") as file:
             kept = (file.metadata() or {}).get("checksum")
-            rows = Int8Rows(file.get_tensor("levels"), file.get_tensor("scale"))
+            rows = Int8Rows(file.get_tensor("quantized"), file.get_tensor("scale"))
     except SafetensorError as error:
         raise ValueError(str(error)) from error
     if kept != _checksum(rows):
@@ -131,12 +131,12 @@ def _write(path: Path, rows: Int8Rows) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not is_own(path.parent):
             return
-        if shutil.disk_usage(path.parent).free < rows.levels.nbytes + SPARE_BYTES:
+        if shutil.disk_usage(path.parent).free < rows.quantized.nbytes + SPARE_BYTES:
             return
         number, unfinished = tempfile.mkstemp(".unfinished", dir=path.parent)
         os.close(number)
         try:
-            tensors = {"levels": rows.levels, "scale": rows.scale}
+            tensors = {"quantized": rows.quantized, "scale": rows.scale}
             save_file(tensors, unfinished, {"checksum": _checksum(rows)})
             os.replace(unfinished, path)
         finally:

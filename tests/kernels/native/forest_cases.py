@@ -12,6 +12,7 @@ from torch import Tensor
 from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.native.attention import NativeAttentionPlan, NativeKV
 from radixlang.kernels.native.library import Library
+from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.reference.attention import path_of
 from radixlang.kernels.tools.forests import poisoned_pool
@@ -34,8 +35,8 @@ class Case:
             library, self.batch,
             num_heads=num_heads, num_kv_heads=self.layer_kv.k.shape[1], head_dim=head_dim,
         )  # fmt: skip
-        options = {"scale": head_dim**-0.5} | self.options
-        return plan.attend(NativeKV(self.layer_kv), self.q, num_threads=num_threads, **options)
+        options = AttentionOptions(**({"scale": head_dim**-0.5} | self.options))
+        return plan.attend(NativeKV(self.layer_kv), self.q, options, num_threads=num_threads)
 
 
 def make_case(

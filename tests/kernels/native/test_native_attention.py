@@ -192,7 +192,7 @@ def test_a_plan_that_advances_is_the_plan_of_the_longer_forest(
         assert plan.new_slots.tolist() == fresh.new_slots.tolist()
         for window in (None, 80):
             outs = [
-                p.attend(kv, case.q, scale=0.25, window=window, num_threads=2)
+                p.attend(kv, case.q, AttentionOptions(0.25, window), num_threads=2)
                 for p in (plan, fresh)
             ]
             assert torch.equal(*outs)
@@ -268,13 +268,13 @@ def test_what_does_not_fit_is_refused(native: Library) -> None:
     with pytest.raises(ValueError, match="do not fit 1 branches"):
         plan().advance(np.array([3, 4], np.int32))
     with pytest.raises(ValueError, match="this plan needs"):
-        plan().attend(kv, case.q[:1], scale=1.0, num_threads=1)
+        plan().attend(kv, case.q[:1], AttentionOptions(1.0), num_threads=1)
     with pytest.raises(ValueError, match="shows nothing"):
-        plan().attend(kv, case.q, scale=1.0, num_threads=1, window=0)
+        AttentionOptions(1.0, window=0)
     with pytest.raises(ValueError, match="the pool holds"):
-        plan(dim=24).attend(kv, torch.zeros(2, 2, 24), scale=1.0, num_threads=1)
+        plan(dim=24).attend(kv, torch.zeros(2, 2, 24), AttentionOptions(1.0), num_threads=1)
     cold = plan(batch=chain([0, 10, 20], 18, quantized=True))
     with pytest.raises(ValueError, match="no int8 planes"):
-        cold.attend(kv, case.q, scale=1.0, num_threads=1)
+        cold.attend(kv, case.q, AttentionOptions(1.0), num_threads=1)
     with pytest.raises(ValueError, match="cannot be read here"):
         NativeKV(LayerKV(case.layer_kv.k.double(), case.layer_kv.v.double()))

@@ -23,6 +23,7 @@ from radixlang.kernels.native.decoder import (
 )
 from radixlang.kernels.native.library import Library
 from radixlang.kernels.native.step import NativePlans, NativePools
+from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import TreeBatch
 
 HEADS, KV_HEADS, DIM, HIDDEN, INNER, VOCAB, LAYERS = 4, 2, 24, 96, 160, 53, 2
@@ -59,7 +60,7 @@ def decoder(library: Library) -> NativeDecoder:
     return NativeDecoder(
         library, shape, layers, [Rope(10000.0 ** -(torch.arange(DIM // 2) / (DIM // 2)))],
         Head(weight(library, VOCAB, HIDDEN, 60), soft_cap=30.0),
-        attention=(DIM**-0.5, None), after_embed=rotation,
+        options=AttentionOptions(DIM**-0.5), after_embed=rotation,
     )  # fmt: skip
 
 

@@ -76,7 +76,7 @@ def test_compiled_ops_are_the_plain_ones(pair: Any, name: str, num_rows: int) ->
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.dtype == theirs.dtype
         assert ours.shape == theirs.shape
-        if ours.dtype == torch.int8:  # a value between two levels may fall to either side
+        if ours.dtype == torch.int8:  # a value between two quantized values may fall to either side
             assert int((ours.int() - theirs.int()).abs().max()) <= 1
             assert float((ours != theirs).float().mean()) < 0.002
         else:

@@ -68,8 +68,8 @@ def batch(num_columns: int) -> torch.Tensor:
 
 def multiplied(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """x Wᵀ in 8 bits."""
-    levels, scale = quantize(x)
-    product: torch.Tensor = Int8Product(quantize_rows(weight))(levels) * scale
+    quantized, scale = quantize(x)
+    product: torch.Tensor = Int8Product(quantize_rows(weight))(quantized) * scale
     return product
 
 
@@ -78,31 +78,31 @@ def multiplied(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def test_a_row_has_the_same_bits_alone_and_in_any_batch(
     shape: tuple[int, int], wide: bool, cpu: str
 ) -> None:
-    levels, _ = quantize(batch(shape[1]))
+    quantized, _ = quantize(batch(shape[1]))
     product = Int8Product(quantize_rows(torch.randn(shape)), wide=wide)
-    whole = product(levels)
+    whole = product(quantized)
     for start, stop in SLICES:
-        assert torch.equal(product(levels[start:stop]), whole[start:stop])
+        assert torch.equal(product(quantized[start:stop]), whole[start:stop])
     shuffled = torch.randperm(150)
-    assert torch.equal(product(levels[shuffled]), whole[shuffled])
+    assert torch.equal(product(quantized[shuffled]), whole[shuffled])
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["96x64", "48x200", "330x576"])
 def test_sums_are_those_of_integers(shape: tuple[int, int], cpu: str) -> None:
     x, weight = batch(shape[1]), torch.randn(shape)
     rows, scale = quantize_rows(weight)
-    levels, peak = quantize(x)
-    exact = (levels.double() @ rows.double().t()) * scale.double() * (peak.double() / 127)
+    quantized, peak = quantize(x)
+    exact = (quantized.double() @ rows.double().t()) * scale.double() * (peak.double() / 127)
     torch.testing.assert_close(multiplied(weight, x).double(), exact, atol=1e-5, rtol=2e-6)
 
 
-def test_levels_are_the_nearest_and_a_row_of_zeros_stays_so() -> None:
+def test_quantized_values_are_the_nearest_and_a_row_of_zeros_stays_so() -> None:
     x = batch(64)
-    levels, peak = quantize(x)
-    assert levels.dtype == torch.int8
-    assert int(levels.abs().max()) == 127
-    assert ((levels * peak / 127 - x).abs() <= peak / 254 * 1.0001).all()
-    assert not levels[9].any()
+    quantized, peak = quantize(x)
+    assert quantized.dtype == torch.int8
+    assert int(quantized.abs().max()) == 127
+    assert ((quantized * peak / 127 - x).abs() <= peak / 254 * 1.0001).all()
+    assert not quantized[9].any()
     assert torch.isfinite(peak).all()
 
 
@@ -110,8 +110,8 @@ def test_error_is_that_of_eight_bits_and_fine_rows_have_less(cpu: str) -> None:
     x, weight = torch.randn(40, 256), torch.randn(64, 256)
     exact = x @ weight.t()
     coarse = (multiplied(weight, x) - exact).norm(dim=0) / exact.norm(dim=0)
-    levels, scale = quantize(x)
-    out = Int8Product(quantize_rows(weight, (16, 48)))(levels) * scale
+    quantized, scale = quantize(x)
+    out = Int8Product(quantize_rows(weight, (16, 48)))(quantized) * scale
     out[:, 16:48] += out[:, 64:]
     fine = (out[:, :64] - exact).norm(dim=0) / exact.norm(dim=0)
     assert coarse.max() < 0.02
@@ -217,7 +217,7 @@ def test_folding_is_exact_when_nothing_is_rounded(
         return x, torch.ones(len(x), 1) if factor is None else factor
 
     def dense(rows: Int8Rows, **_: Any) -> Any:
-        return DenseLinear(rows.levels)
+        return DenseLinear(rows.quantized)
 
     monkeypatch.setattr("radixlang.runtime.models.int8.build.quantize_rows", unrounded_rows)
     monkeypatch.setattr("radixlang.runtime.models.int8.ops.quantize", unrounded)
@@ -237,7 +237,7 @@ def test_rounding_moves_logits_little(case: str, forest: Callable[..., Any]) -> 
 def test_the_native_library_computes_what_plain_operations_do(
     case: str, forest: Callable[..., Any]
 ) -> None:
-    """But for the order of sums, which tips a value over to the next level now and then."""
+    """But for the order of sums, which tips a value over to the next int8 now and then."""
     library = native_library()
     if library is None:
         pytest.skip("there is no C++ compiler, or RADIXLANG_NATIVE is empty")
@@ -319,7 +319,7 @@ def test_a_fork_joins_its_partials_as_attention_merges_them(
     assert kinds == [Partials] * 3 * loaded.config.num_layers
     monkeypatch.setattr(int8_decoder, "attend_packed", merging)
     merged = decoded()
-    assert float((joined.exp() * (joined - merged)).sum(-1).mean()) < 0.01  # levels that tip over
+    assert float((joined.exp() * (joined - merged)).sum(-1).mean()) < 0.01  # other roundings
 
 
 @pytest.mark.parametrize("width", [1536, 640])

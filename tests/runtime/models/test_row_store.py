@@ -46,7 +46,7 @@ def test_rows_are_read_as_they_were_written(folder: Path, model: Path) -> None:
     ask(model)
     assert [file.name for file in folder.glob("*/*")] == ["layers.0.qkv.safetensors"]
     found = ask(model, never)
-    assert torch.equal(found.levels, ROWS.levels)
+    assert torch.equal(found.quantized, ROWS.quantized)
     assert torch.equal(found.scale, ROWS.scale)
 
 
@@ -54,10 +54,10 @@ def test_a_changed_model_is_made_anew_and_its_old_rows_go(folder: Path, model: P
     ask(model)
     model.write_bytes(b"other weights")
     other = quantize_rows(torch.ones(2, 16))
-    assert torch.equal(ask(model, lambda: other).levels, other.levels)
+    assert torch.equal(ask(model, lambda: other).quantized, other.quantized)
     assert len(list(folder.iterdir())) == 1
     os.utime(model, ns=(0, 0))
-    assert torch.equal(ask(model).levels, ROWS.levels)
+    assert torch.equal(ask(model).quantized, ROWS.quantized)
 
 
 def test_other_models_keep_their_rows(folder: Path, model: Path, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_file_cut_off_is_made_anew(folder: Path, model: Path, keep: int) -> No
     ask(model)
     [file] = folder.glob("*/*.safetensors")
     file.write_bytes(file.read_bytes()[:keep])
-    assert torch.equal(ask(model).levels, ROWS.levels)
+    assert torch.equal(ask(model).quantized, ROWS.quantized)
     ask(model, never)
 
 
@@ -100,7 +100,7 @@ def test_a_flipped_bit_anywhere_is_made_again_and_said(
         file.write_bytes(damaged)
         caplog.clear()
         found = ask(model)
-        assert torch.equal(found.levels, ROWS.levels)
+        assert torch.equal(found.quantized, ROWS.quantized)
         assert torch.equal(found.scale, ROWS.scale)
         if caplog.messages:  # else the bit was one of the padding between
             assert "is not used but made again: it is damaged" in caplog.messages[0]
@@ -115,7 +115,7 @@ def test_what_others_may_write_to_is_not_read(
     [file] = folder.glob("*/*.safetensors")
     (file if place == "file" else file.parent).chmod(0o777)
     other = quantize_rows(torch.ones(2, 16))
-    assert torch.equal(ask(model, lambda: other).levels, other.levels)
+    assert torch.equal(ask(model, lambda: other).quantized, other.quantized)
     assert "others may write to it" in caplog.text
 
 
