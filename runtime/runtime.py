@@ -97,7 +97,7 @@ class Runtime:
         return self._loaded
 
     def new_branch(self, *, namespace: str = "") -> EngineBranch:
-        """An empty branch. Nothing is shared between namespaces, in memory or in time."""
+        """An empty branch. Namespaces share no cached tokens, so timing tells nothing of others."""
         if self.core.is_closed:
             raise self.core.closed_error()
         return EngineBranch(self, BranchState(Namespace(namespace), next_name(), is_born=True))
@@ -118,7 +118,7 @@ class Runtime:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer: what `explain` counts with."""
+        """The model's tokenizer, which `explain` takes."""
         return self._loaded.tokenizer
 
     def compile_constraint(self, spec: Any) -> Any:
@@ -135,12 +135,12 @@ class Runtime:
     def prebuild(
         self, content: str | Sequence[int], *, name: str = "prebuilt", namespace: str = ""
     ) -> int:
-        """Compute a prefix now and keep it cached; returns its number of tokens.
+        """Compute a prefix now and pin it; returns its number of tokens.
 
-        Several may go by one name; `unpin(name)` lets go of all of them.
+        Several prefixes may have one name; `unpin(name)` unpins all of them.
 
         Raises:
-            PoolExhaustedError: prefixes kept already leave no room under `max_pinned_tokens`.
+            PoolExhaustedError: pinned prefixes leave no room under `max_pinned_tokens`.
         """
         branch = self.new_branch(namespace=namespace)
         try:
@@ -159,14 +159,14 @@ class Runtime:
         return num_tokens
 
     def unpin(self, name: str = "prebuilt") -> None:
-        """Let go of the prefixes kept under a name; none is fine."""
+        """Unpin the prefixes of a name; there may be none."""
         self.core.call(lambda: self.core.pins.release(name))
 
     def update_weights(self, model: str | Path | LoadedModel) -> None:
-        """Go on with other weights of the same model, without stopping.
+        """Replace the weights by others of the same model, without stopping.
 
-        Requests that run keep their tokens; everything cached under the old weights is dropped,
-        and never read again.
+        Running requests keep their tokens; everything cached under the old weights is dropped, and
+        never read again.
 
         Raises:
             ParameterError: the model differs in more than its weights.
@@ -189,11 +189,11 @@ class Runtime:
     # ---- looking inside
 
     def on_event(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener(event)` for everything that happens from now on, see `EngineEvent`.
+        """Call `listener(event)` for every event from now on, see `EngineEvent`.
 
-        It is called on a thread of its own, in the order of events; it may take its time, and
-        ask this runtime. What it raises is logged. Returns a function that ends it, once it has
-        been told what happened so far.
+        It is called on a separate thread, in the order of events; it may be slow, and may call this
+        runtime. Its exceptions are logged. Returns a function that ends it, after it has received
+        the events so far.
         """
         events = self.core.memory.events
         self.core.call(lambda: events.listen(listener))
@@ -213,12 +213,12 @@ class Runtime:
         self.core.call(self.core.admin.reset_counters)
 
     def flush_cache(self) -> int:
-        """Drop all that no branch holds; returns the number of tokens."""
+        """Evict everything that no branch holds; returns the number of tokens."""
         num_tokens: int = self.core.call(self.core.admin.flush)
         return num_tokens
 
     def audit(self) -> list[Violation]:
-        """Violated invariants: those of now, and in debug mode of every step so far."""
+        """Violated invariants: the current ones, and in debug mode those of every step so far."""
         found: list[Violation] = self.core.call(lambda: self.core.all_violations())
         return found
 
@@ -234,9 +234,9 @@ class Runtime:
     def compare_with_float64(
         self, content: str | Sequence[int], *, namespace: str = "", tolerance: float | None = None
     ) -> comparison.Float64Comparison:
-        """What the cache holds for a text, node by node, against that text alone in float64.
+        """Compare the cached path of a text, node by node, with that text alone in float64.
 
-        Slow (a second for some hundred tokens), and on the caller's thread: the engine goes on.
+        Slow (a second for some hundred tokens), but on the caller's thread: the engine goes on.
 
         Args:
             content: text, or the token ids of a branch (`branch.tokens().result()`).
@@ -272,7 +272,7 @@ class Runtime:
         return draw(snapshot, self.decode, max_text=max_text, max_children=max_children)
 
     def path_tokens(self) -> tuple[int, int, int]:
-        """(tokens held once, tokens if each path had its own copy, paths) of the tree now."""
+        """(tokens held once, tokens if each path had its own copy, paths) of the current tree."""
         snapshot = self.core.call(lambda: take_snapshot(self.core.memory.tree))
         num_unshared, num_paths = path_tokens(snapshot)
         return snapshot.num_cached_tokens, num_unshared, num_paths
@@ -280,17 +280,17 @@ class Runtime:
     def profile(self) -> dict[str, float]:
         """Seconds that the engine spent, by part, since the last reset, and `num_steps`.
 
-        "model" is the forward pass and the logits, "plan" the attention plan, "tree" what comes
-        into the radix tree, "text" tokens to text and to their readers, and "other" the engine's
-        Python in none of the parts: requests, statistics, what ties a step together. Waiting for
-        work is in none.
+        "model" is the forward pass and the logits, "plan" the attention plan, "tree" insertions
+        into the radix tree, "text" decoding tokens and delivering text, and "other" the engine's
+        Python outside these parts: requests, statistics, the step's own code. Waiting for work is
+        in none.
         """
         return self.core.profile.report()
 
     # ---- the end
 
     def close(self) -> None:
-        """Fail what is pending with RuntimeClosedError and end the engine's thread."""
+        """Fail pending requests with a RuntimeClosedError and end the engine's thread."""
         self._finalizer()
 
     def __reduce__(self) -> NoReturn:
@@ -312,7 +312,7 @@ class Runtime:
 
 
 def _shape(loaded: LoadedModel) -> dict[str, Any]:
-    """What two sets of weights must have in common."""
+    """The properties that two sets of weights must share."""
     config = loaded.config
     names = ("family", "num_layers", "num_kv_heads", "head_dim", "vocab_size", "context_length",
              "windows", "ropes", "dtype", "kv_dtype")  # fmt: skip

@@ -19,23 +19,24 @@ class RuntimeConfig:
     """How a runtime serves its model; every field is a keyword of `Runtime`, too.
 
     Args:
-        device: "auto" takes a GPU when there is one.
+        device: "cpu", "cuda", "cuda:1" or "auto", which takes a GPU if there is one.
         dtype: "float32", "float16", "bfloat16" or "auto".
         quantization: "int8", None for the checkpoint's own values, or "auto".
         kv_dtype: of the cache: "float32", "float16", "bfloat16" or "auto"; see load_model.
-        context_length: serve at most this many tokens a prompt and its generation.
-        page_size: tokens a page of the KV pool, 1 to 256.
-        num_pages, kv_bytes: size of the KV pool; by default a part of the memory that is free.
+        context_length: most tokens of a prompt and its generation together.
+        page_size: tokens of a page of the KV pool, 1 to 256.
+        num_pages, kv_bytes: size of the KV pool, in pages or bytes; by default a part of the free
+            memory.
         max_batch_tokens: most tokens computed in one step.
         max_running: most generations that decode at once.
         eviction: "lru", "slru" or "lookahead".
         order: "depth_first" or "fcfs", the order of waiting requests.
-        seed: key of the random numbers of generations that name no seed; None draws one.
+        seed: key of the random numbers of generations without a seed; None draws one.
         deterministic: attention has the same bits in any batch; there are no drafts.
         draft_tokens: most tokens that prompt lookup drafts for a generation in a step; 0 goes
             token by token. By default 8 on a CPU and 0 on a GPU.
-        cold_tokens: room for so many tokens in 8 bits: what is idle for cold_idle_s seconds, or
-            would be evicted, moves there. 0, the default, keeps all keys and values exact.
+        cold_tokens: tokens that the 8-bit tier holds: nodes that are idle for cold_idle_s seconds,
+            or would be evicted, move there. 0, the default, keeps all keys and values exact.
         max_pinned_tokens: cap on prebuilt prefixes; by default half of the pool.
         compaction: make hot paths contiguous now and then.
         debug: audit all invariants after every step.
@@ -75,7 +76,7 @@ class RuntimeConfig:
         """A configuration with some of its fields changed; None is the default one.
 
         Raises:
-            ParameterError: an option that there is none of; the message has the nearest.
+            ParameterError: an option is unknown; the message has the nearest name.
         """
         known = [field.name for field in fields(cls)]
         for name in options:
@@ -87,7 +88,7 @@ class RuntimeConfig:
         return cls(**options) if config is None else replace(config, **options)
 
     def check(self) -> None:
-        """Raise a ParameterError for what no model could be served with."""
+        """Raise a ParameterError for values with which no model could be served."""
         for name, known in (("eviction", POLICIES), ("order", ORDERS)):
             value = getattr(self, name)
             if value not in known:
@@ -119,7 +120,7 @@ class RuntimeConfig:
 
 
 class RuntimeOptions(TypedDict, total=False):
-    """The fields of `RuntimeConfig` as keywords of `Runtime`: what editors and checkers see."""
+    """The fields of `RuntimeConfig` as keywords of `Runtime`, for editors and type checkers."""
 
     device: str
     dtype: str

@@ -1,6 +1,6 @@
-"""Checks of the engine by itself: invariants, leaks, NaN scan, comparison in float64.
+"""The engine's checks of itself: invariants, leaks, NaN scan, comparison with float64.
 
-They read the tree, the cache and the model. They change nothing.
+It reads the tree, the cache and the model. It changes nothing.
 """
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What the engine finds on this machine: device, kernels, model. For `radixlang doctor`."""
+"""The engine's checks of this machine for `radixlang doctor`: device, kernels, model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOLERANCE = 2e-3  # of fp32 attention with values near 1; a GPU rounds products 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. `remedy` says what to do where it is not as it should be."""
+    """The result of one check. `remedy` says what to do if it is not ok."""
 
     name: str
     status: Literal["ok", "note", "missing"]
@@ -94,10 +94,10 @@ def attention_error(device: str) -> float:
 
 
 def model(name: str | None) -> Iterator[Finding]:
-    """Where the model lies and what it is; its weights are not loaded.
+    """The model's file and configuration; its weights are not loaded.
 
     Raises:
-        ModelNotFoundError, ModelFormatError: it is not there, or its file is damaged.
+        ModelNotFoundError, ModelFormatError: it is missing, or its file is damaged.
     """
     path = locate(name)
     yield Finding("model", "ok", f"{path.name}, {_size(path) / 1e6:,.0f} MB")

@@ -1,8 +1,8 @@
 """The numeric probe: a cached path against its unshared run in float64, node by node.
 
-What the cache holds for a text is compared with keys and values computed for that text alone:
-nothing shared, float64, reference attention. A node whose numbers were damaged stands out, with
-the layer and the token; so does the next-token distribution that follows from them.
+The cached keys and values of a text are compared with those computed for that text alone: nothing
+shared, float64, reference attention. The comparison shows damaged nodes, with the layer and the
+token, and the difference of the next-token distributions.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from radixlang.runtime.models.float64 import in_float64
 from radixlang.runtime.models.model import CausalModel, plan_for
 
 CHUNK = 256  # queries of reference attention in memory at once
-COLD_TOLERANCE = 1.0  # of nodes in 8 bits, whose rounding alone is above that of exact ones
+COLD_TOLERANCE = 1.0  # of 8-bit nodes, whose rounding alone exceeds the tolerance of exact ones
 
 
 @dataclass(frozen=True, slots=True)
 class NodeError:
-    """How far one node is from exact, at its worst number.
+    """The largest error of one node.
 
     `error` is the difference of the token at `position` from float64, in units of the root mean
     square of that layer's keys ("k") or values ("v") over the whole text.
@@ -48,10 +48,10 @@ class NodeError:
 
 @dataclass(frozen=True, slots=True)
 class Float64Comparison:
-    """What the cache holds for a text, against its float64 run.
+    """The cached path of a text, compared with its float64 run.
 
-    `kl` is the divergence, in nats, of the next-token distribution read from the cache from the
-    exact one; `same_top1` tells whether both have the same likeliest token.
+    `kl` is the divergence, in nats, of the cache's next-token distribution from the exact one;
+    `same_top1` tells whether both have the same likeliest token.
     """
 
     num_tokens: int
@@ -62,7 +62,7 @@ class Float64Comparison:
 
     @property
     def diverged(self) -> tuple[NodeError, ...]:
-        """Nodes that are off by more than the tolerance (NaN is), first tokens first."""
+        """Nodes with an error above the tolerance (or NaN), in the order of their tokens."""
         return tuple(
             node
             for node in self.nodes
@@ -79,10 +79,10 @@ class Float64Comparison:
 
 @dataclass(frozen=True, slots=True)
 class CachedPath:
-    """A copy of what the cache holds for the beginning of a text.
+    """A copy of the cached path of the beginning of a text.
 
     `nodes` are (start, end, in 8 bits); `kv` is [num_layers, 2, n, num_kv_heads, head_dim] in
-    float64; `logits` [vocab_size] are the model's at the last token, read from it.
+    float64; `logits` [vocab_size] are the model's at the last token, computed from it.
     """
 
     nodes: tuple[tuple[int, int, bool], ...]
@@ -93,7 +93,7 @@ class CachedPath:
 def read_path(
     tree: RadixTree, cache: KVCache, model: CausalModel, namespace: Namespace, tokens: Tokens
 ) -> CachedPath:
-    """Copy a cached path, and let the model go on from it; call it on the tree's own thread."""
+    """Copy a cached path, and run the model on it; call it on the tree's own thread."""
     found = walk(tree.root(namespace), as_edge(tokens))
     parts: list[tuple[RadixNode, int]] = [(node, node.length) for node in tree.path(found.node)]
     if found.child is not None and found.part:
@@ -111,7 +111,7 @@ def read_path(
 def compare(
     path: CachedPath, model: CausalModel, tokens: Tokens, tolerance: float
 ) -> Float64Comparison:
-    """Run the text alone in float64 and hold the cached path against it."""
+    """Run the text alone in float64 and compare the cached path with it."""
     exact, logits = run_alone(in_float64(model), tokens)
     size = exact.square().mean(dim=(2, 3, 4), keepdim=True).sqrt()  # [num_layers, 2, 1, 1, 1]
     error = (path.kv - exact[:, :, : path.kv.shape[2]]) / size
@@ -153,7 +153,7 @@ def run_alone(model: CausalModel, tokens: Tokens) -> tuple[Tensor, Tensor]:
 
 
 def _logits_after(model: CausalModel, cache: KVCache, kv: Tensor, tokens: Tokens) -> Tensor:
-    """The model's logits at the last token, keys and values of the path given."""
+    """The model's logits at the last token, from keys and values of the path."""
     num_given = min(kv.shape[2], len(tokens) - 1)
     own = KVCache(
         len(tokens), len(cache), cache.num_kv_heads, cache.head_dim,

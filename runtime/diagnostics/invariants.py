@@ -1,6 +1,6 @@
-"""The invariants of the cache as functions; each returns what violates it, nothing when clean.
+"""The invariants of the cache as functions; each returns its violations.
 
-`audit` runs those that need only the tree, the pool and the slots that branches hold privately.
+`audit` runs those that need only the tree, the pool and the private slots of branches.
 The others take what they check as arguments and are called by the engine and by tests. All of them
 recount from scratch: they are for tests, debug mode and idle moments.
 """
@@ -46,7 +46,7 @@ def audit(
     *,
     private_cold_slots: PrivateSlots | None = None,
 ) -> list[Violation]:
-    """Every violation that tree, pool and private slots show; empty when clean."""
+    """Every violation in tree, pool and private slots; empty if there is none."""
     private = private_slots or {}
     found = [
         *pages_add_up(tree, pool, private),
@@ -68,7 +68,7 @@ def audit(
     return found
 
 
-# ---- 1 to 8: the tree, the pool and who holds what
+# ---- 1 to 8: the tree, the pool and ownership
 
 
 def pages_add_up(tree: RadixTree, pool: PagePool, private: PrivateSlots) -> list[Violation]:
@@ -120,7 +120,7 @@ def owners_are_disjoint(tree: RadixTree, pool: PagePool, private: PrivateSlots) 
 
 
 def counts_nest(tree: RadixTree) -> list[Violation]:
-    """3: lease counts equal the leases there are, nest along paths, and are ≥ 1 at roots."""
+    """3: lease counts equal the number of leases, nest along paths, and are ≥ 1 at roots."""
     expected: Counter[RadixNode] = Counter()
     for lease in tree.leases:
         at: RadixNode | None = lease.node
@@ -210,7 +210,7 @@ def evictable_leaves_are_queued(tree: RadixTree) -> list[Violation]:
 
 
 def use_times_nest(tree: RadixTree) -> list[Violation]:
-    """8: nobody was used later than its parent."""
+    """8: no node was used later than its parent."""
     return [
         _at(8, "use_times_nest", node, f"used at {node.last_use}, parent {node.parent.last_use}")
         for node in tree.nodes()
@@ -218,11 +218,11 @@ def use_times_nest(tree: RadixTree) -> list[Violation]:
     ]
 
 
-# ---- 9 to 18: what needs to know more than the tree
+# ---- 9 to 18: invariants that need more than the tree
 
 
 def matches_are_kept(before: Mapping[bytes, int], tree: RadixTree) -> list[Violation]:
-    """9: a split or merge changes neither what is cached nor where. `before` is `contents`."""
+    """9: a split or merge changes neither cached prefixes nor slots. `before` is `contents`."""
     after = contents(tree)
     changed = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
     if not changed:
@@ -325,7 +325,7 @@ def idle_is_empty(tree: RadixTree, pool: PagePool, private: PrivateSlots) -> lis
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What a failed admission must leave as it was."""
+    """The totals that a failed admission must not change."""
 
     num_free_pages: int
     num_owned_slots: int

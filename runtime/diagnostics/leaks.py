@@ -1,4 +1,4 @@
-"""The leak scanner: who still holds KV memory though it is gone, by name."""
+"""The leak scanner: names of holders that are gone but still hold KV memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PrivateSlots = Mapping[str, Slots]  # slots outside the tree, by holder
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """Tokens that a holder keeps though it is gone: by a lease, or as slots outside the tree."""
+    """Tokens held by a holder that is gone: by a lease, or as slots outside the tree."""
 
     holder: str
     kind: str
@@ -29,7 +29,7 @@ def find_leaks(
     private: PrivateSlots,
     live_holders: Sequence[str],
 ) -> list[Leak]:
-    """Leases and slots whose holder is not alive, with the holder's name where it is known."""
+    """Leases and slots whose holder is not alive, with the holder's name if it is known."""
     leaks = [
         Leak(lease.holder or "an unnamed lease", "lease", lease.node.end)
         for lease in sorted(tree.leases, key=lambda lease: lease.holder)
@@ -64,6 +64,6 @@ def joined(private: PrivateSlots) -> Slots:
 
 
 def unaccounted(tree: RadixTree, pool: PagePool, private: PrivateSlots) -> Slots:
-    """Owned slots that neither tree nor branch accounts for."""
+    """Owned slots that belong neither to the tree nor to a branch."""
     known = (joined(private), *cached_slots(tree, pool))
     return np.setdiff1d(pool.owned_slots(), np.concatenate(known))

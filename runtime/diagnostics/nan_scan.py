@@ -1,4 +1,4 @@
-"""Numeric probes: which cached node holds NaN, infinite or wild keys and values."""
+"""A scan for cached nodes with NaN, infinite or very large keys or values."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
 
 @dataclass(frozen=True, slots=True)
 class WildNode:
-    """A node with bad numbers, by its positions: the layer and tensor where they are worst, and
-    the worst value."""
+    """A node with bad numbers: its positions, the layer and tensor with the worst value, and
+    that value."""
 
     start: int
     end: int

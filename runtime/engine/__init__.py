@@ -1,4 +1,4 @@
-"""The engine's thread: it takes commands, runs steps and publishes statistics.
+"""The engine's thread: takes commands, runs steps and publishes statistics.
 
 It knows requests, the cache and a model. It knows nothing of programs or graphs.
 """

@@ -1,4 +1,4 @@
-"""What callers ask of the engine between two steps, and the picture of it that they read."""
+"""Calls that the engine serves between two steps, and its statistics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from radixlang.runtime.scheduling.sequence import TokenIds
 
 
 class Admin:
-    """What callers ask between two steps; every method is called on the engine's thread."""
+    """Calls served between two steps; every method runs on the engine's thread."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Admin:
         self._profile = profile
 
     def picture(self) -> Callable[[], RuntimeStats]:
-        """What makes the statistics of now, for who wants them; the peak of memory is kept up."""
+        """A function that makes the current statistics when asked; updates the memory peak."""
         memory, counters, scheduler = self._memory, self._counters, self._scheduler
         held = memory.held_bytes(scheduler.running)
         if held > counters.peak_bytes:
@@ -77,7 +77,7 @@ class Admin:
         )
 
     def reset_counters(self) -> None:
-        """Start counting anew; the peak starts at what is held now."""
+        """Set the counters to zero; the peak starts at the memory held now."""
         held = self._memory.held_bytes(self._scheduler.running)
         fresh = Counters(peak_bytes=held, evicted_before=self._memory.tree.num_evicted_tokens)
         for name in Counters.__slots__:
@@ -85,22 +85,22 @@ class Admin:
         self._profile.reset()
 
     def flush(self) -> int:
-        """Drop all that no lease holds; returns the number of tokens."""
+        """Evict everything without a lease; returns the number of tokens."""
         self._memory.ends.clear()
         self._branches.ngrams.clear()
         self._upkeep.wake()
         return self._memory.tree.clear()
 
     def pin(self, name: str, namespace: Namespace, tokens: TokenIds) -> int:
-        """Keep a cached prefix; returns its length, 0 where the cap on pins leaves no room."""
+        """Pin a cached prefix; returns its length, 0 if the cap on pins leaves no room."""
         match = self._memory.tree.match(self._branches.current(namespace), tokens)
         return match.length if self._pins.pin(name, match.node) else 0
 
     def update_weights(self, model: CausalModel) -> None:
-        """Go on with other weights: what was computed with the old ones is never read again.
+        """Replace the weights: keys and values of the old ones are never read again.
 
-        Generations keep the tokens they have, and compute their keys and values again; scorings
-        start again, since their numbers must all come from the same weights.
+        Generations keep their tokens, and compute their keys and values again; scorings start
+        again, since their numbers must all come from the same weights.
         """
         self._runner.model = model
         self._runner.forget_plan()

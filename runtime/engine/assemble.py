@@ -25,7 +25,7 @@ from radixlang.runtime.scheduling.scheduler import Limits
 
 
 def build_engine(loaded: LoadedModel, config: RuntimeConfig) -> EngineCore:
-    """An engine that is ready to run on its thread."""
+    """An engine ready to run on its thread."""
     counters, profile = Counters(), StepProfile()
     memory = _memory(loaded, config, counters)
     runner = ModelRunner(loaded.model, memory, profile, deterministic=config.deterministic)
@@ -57,7 +57,7 @@ def _memory(loaded: LoadedModel, config: RuntimeConfig, counters: Counters) -> M
 
 
 def _serving(loaded: LoadedModel, config: RuntimeConfig, num_slots: int) -> Serving:
-    """What branches need to know of the model."""
+    """The model's properties that branches need."""
     model, tokenizer = loaded.config, loaded.tokenizer
     return Serving(
         tokenizer=tokenizer,

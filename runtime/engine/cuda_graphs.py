@@ -1,8 +1,9 @@
 """Decode steps as captured CUDA graphs: one launch a step instead of some hundreds.
 
-A graph replays fixed launches over fixed addresses. So a bucket of batch size has static buffers
+A graph replays fixed launches over fixed addresses. So a bucket of batch sizes has static buffers
 (token ids, a `GraphPlan`, the output), a step is copied into them, and rows beyond the step's own
-are padding: they write no keys, and attention gives them zeros. What does not fit runs eagerly.
+are padding: they write no keys, and attention gives them zeros. A step that does not fit runs
+eagerly.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from radixlang.runtime.models.model import CausalModel
 
 log = logging.getLogger("radixlang.runtime")
 
-Replay = Callable[[], Tensor]  # run again over what the buffers hold now; always the same tensor
+Replay = Callable[[], Tensor]  # runs again over the buffers' current content; same tensor each time
 Capture = Callable[[Callable[[], Tensor]], Replay]
 
 
 def capture_cuda(run: Callable[[], Tensor]) -> Replay:
-    """Warm up beside the current stream, as capture demands, and record one run."""
+    """Warm up on a side stream, as capture requires, and record one run."""
     here, beside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     beside.wait_stream(here)
     with torch.cuda.stream(beside):
@@ -36,7 +37,7 @@ def capture_cuda(run: Callable[[], Tensor]) -> Replay:
             run()
     here.wait_stream(beside)
     graph = torch.cuda.CUDAGraph()
-    # Only this thread's calls belong to the capture: a user's own CUDA work goes on beside it.
+    # Capture only this thread's calls: a user's own CUDA work goes on meanwhile.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         out = run()
 
@@ -49,7 +50,7 @@ def capture_cuda(run: Callable[[], Tensor]) -> Replay:
 
 @dataclass(frozen=True, slots=True)
 class _Captured:
-    """One bucket: its static buffers and what replays over them."""
+    """One bucket: its static buffers and the replay over them."""
 
     plan: GraphPlan
     input_ids: Tensor  # [bucket] int64
@@ -59,9 +60,9 @@ class _Captured:
 class DecodeGraphs:
     """Runs decode steps of one model over one cache, capturing a bucket when it is first needed.
 
-    `captures` counts captures. Weights and cache must stay where they are. A capture that fails,
-    for want of memory or by an operation that cannot be captured, is said once; `is_off` is true
-    from then on and every step runs eagerly.
+    `captures` counts captures. The addresses of weights and cache must not change. If a capture
+    fails, for lack of memory or by an operation that cannot be captured, a warning is logged once;
+    `is_off` is true from then on and every step runs eagerly.
     """
 
     def __init__(self, model: CausalModel, cache: KVCache, capture: Capture = capture_cuda) -> None:
@@ -75,8 +76,8 @@ class DecodeGraphs:
     def run(self, input_ids: Tensor, plan: AttentionPlan) -> Tensor | None:
         """The model's output [num_tokens, hidden_size], valid until the next step.
 
-        None where the step must run eagerly: not a pure decode, graphs are off, or larger than
-        the bucket's buffers, which are made again, twice as large, for the step after.
+        None if the step must run eagerly: it is not a pure decode, graphs are off, or it exceeds
+        the bucket's buffers, which are then captured again, twice as large.
         """
         if self.is_off or not plan.is_decode:
             return None
@@ -100,7 +101,7 @@ class DecodeGraphs:
     ) -> _Captured | None:
         try:
             captured = self._captured[bucket] = self._record(bucket, input_ids, plan)
-        except RuntimeError as error:  # out of memory is one
+        except RuntimeError as error:  # such as out of memory
             self.is_off = True
             self._captured.clear()
             log.warning(
@@ -126,7 +127,7 @@ class DecodeGraphs:
 def _room_for(plan: AttentionPlan, bucket: int, itemsize: int) -> GraphPlan:
     """A plan of fixed size with room for about twice what this step needs."""
     units = units_of(plan, None, itemsize)
-    scale = 2 * -(-bucket // plan.num_tokens)  # the bucket may yet fill up
+    scale = 2 * -(-bucket // plan.num_tokens)  # later steps may fill the bucket
     return GraphPlan(
         plan,
         num_tokens=bucket,

@@ -1,12 +1,12 @@
 """The engine's thread: takes commands, runs steps, resolves futures.
 
-This thread alone touches the tree, the pool, the model and the state of branches. A step: take
+Only this thread uses the tree, the pool, the model and the state of branches. A step: take
 commands, admit by the policy, plan, forward, sample under masks, commit tokens to the tree,
 publish statistics, resolve futures. With nothing to do it blocks on its queue.
 
-Every future ends. What goes wrong in one request fails that request; what goes wrong in a step
-fails the requests of that step; the engine goes on. Should the thread end all the same, whatever
-is pending and whatever comes later is told why.
+Every future ends. An error in one request fails that request; an error in a step fails the
+requests of that step; the engine goes on. If the thread ends all the same, all pending and later
+requests fail with the reason.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ log = logging.getLogger("radixlang.runtime")
 
 
 class EngineCore:
-    """What runs on the engine's thread; other threads use `post*`, `call`, `stop` and `stats`."""
+    """The engine, run by its thread; other threads use `post*`, `call`, `stop` and `stats`."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class EngineCore:
         self._inbox = Inbox()
         self._deadlines = RequestDeadlines()
         self._thread: threading.Thread | None = None
-        self._after_end = threading.RLock()  # held by calls that come once the thread has ended
+        self._after_end = threading.RLock()  # held by calls made after the thread has ended
         self.publish()
 
     # ---- for other threads
@@ -111,15 +111,15 @@ class EngineCore:
         self._inbox.put(Post(state, operation))
 
     def post_cancel_branch(self, state: BranchState) -> None:
-        """Cancel all that a branch has queued or running, and release it."""
+        """Cancel all queued and running operations of a branch, and release it."""
         self._inbox.put(Cancel(state))
 
     def post_cancel_job(self, state: BranchState, future: Future[Any]) -> None:
-        """Cancel one generation, unless it is over."""
+        """Cancel one generation, unless it has ended."""
         self._inbox.put(Cancel(state, future))
 
     def post_stop(self, state: BranchState, generation: Generation) -> None:
-        """End one generation with the text it has, unless it is over."""
+        """End one generation with its text so far, unless it has ended."""
         self._inbox.put(Stop(state, generation))
 
     def call(self, function: Callable[[], Any]) -> Any:
@@ -137,7 +137,7 @@ class EngineCore:
                 return future.result()
             except FutureCancelled:
                 if not future.cancelled():
-                    raise  # the function's own
+                    raise  # the function raised it
         with self._after_end:
             return function()
 
@@ -150,7 +150,7 @@ class EngineCore:
 
     @property
     def is_here(self) -> bool:
-        """False in a process forked from the one that the thread is in."""
+        """False in a process forked from the one with the engine's thread."""
         return self._inbox.owner.is_here
 
     @property
@@ -159,7 +159,7 @@ class EngineCore:
         return self._inbox.is_closed
 
     def closed_error(self) -> RuntimeClosedError:
-        """The error of asking for more once the thread has ended; it says why."""
+        """The error of requests after the thread has ended; it says why it ended."""
         return self._inbox.closed_error()
 
     # ---- the thread
@@ -181,7 +181,7 @@ class EngineCore:
             self._close(why)
 
     def _take_commands(self) -> bool:
-        """Handle all that is queued, waiting for something when idle; False when told to stop."""
+        """Handle all queued commands, waiting for one if idle; False if told to stop."""
         is_idle = self.scheduler.is_idle
         try:
             command = self._inbox.take(is_idle, self.upkeep.wait_s() if is_idle else None)
@@ -257,7 +257,7 @@ class EngineCore:
             self.violations.append(Violation(0, "audit", f"the audit failed: {error!r}"))
 
     def _fail_step(self, error: BaseException) -> None:
-        """Fail what was running: their memory is in an unknown state, so all of it is dropped."""
+        """Fail the running requests and drop their memory, which is in an unknown state."""
         self.runner.forget_plan()
         for job in {job_of(sequence) for sequence in self.scheduler.running}:
             wrapped = RequestError(
@@ -268,7 +268,7 @@ class EngineCore:
             self.requests.fail_job(job, wrapped)
 
     def _finish_round(self) -> None:
-        """Publish statistics, then let callers know."""
+        """Publish statistics, then resolve futures."""
         try:
             self.publish()
             self.memory.events.deliver()
@@ -278,7 +278,7 @@ class EngineCore:
             self.requests.deliver()
 
     def _close(self, why: BaseException | None) -> None:
-        """End every future, then refuse whatever comes; each step whatever became of the others."""
+        """End every future, then refuse later commands; each step runs even if another fails."""
         closed = RuntimeClosedError("the runtime was closed")
         if why is not None:
             closed = RuntimeClosedError(f"the runtime ended with {why!r}")
@@ -300,7 +300,7 @@ class EngineCore:
         for state in self._deadlines.expired():
             self.requests.fail_branch(state, DeadlineError("the request ran past its timeout"))
 
-    # ---- what others read
+    # ---- for readers on other threads
 
     def publish(self) -> None:
         """Replace the statistics that other threads read."""
@@ -312,5 +312,5 @@ class EngineCore:
         return self._picture()
 
     def all_violations(self) -> list[Violation]:
-        """Violations of now, and those found at every step (debug mode) and at rest."""
+        """Current violations, and those found after every step (debug mode) and at rest."""
         return [*self.violations, *self.upkeep.violations, *self.watch.audit()]

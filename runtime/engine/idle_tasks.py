@@ -1,8 +1,8 @@
-"""What the engine does for itself: compaction, cold nodes; at rest merged nodes and an audit.
+"""Upkeep of the engine: compaction and cold nodes; at rest also merging of nodes and an audit.
 
-Between steps only what is due and short runs; the rest waits until the engine has had nothing to
-do for a second. Then memory that is free goes back to the system, too. An idle engine sleeps: it
-wakes once for this, and again only for cold nodes.
+Between steps only short tasks that are due run; the others wait until the engine has been idle for
+a second. Then free memory is returned to the system, too. An idle engine sleeps: it wakes once for
+this, and again only for cold nodes.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from radixlang.runtime.cache.quantized_tier import ColdTier
 from radixlang.runtime.diagnostics.invariants import Violation
 
 REST_S = 1.0  # seconds without a request after which the engine is at rest
-MAX_AUDITED_TOKENS = 200_000  # a larger cache is not audited at rest: it would delay what comes
+MAX_AUDITED_TOKENS = 200_000  # a larger cache is not audited at rest: it would delay requests
 
 log = logging.getLogger("radixlang.runtime")
 
 
 class Upkeep:
-    """Decides what is due.
+    """Decides which tasks are due, and runs them.
 
     Args:
-        compactor: makes hot paths contiguous; None for a runtime without.
-        cold: the 8-bit tier, where there is one.
-        merge: joins chains of only children in the tree.
+        compactor: makes hot paths contiguous; None without compaction.
+        cold: the 8-bit tier, or None.
+        merge: merges chains of only children in the tree.
         audit: finds violated invariants.
-        num_tokens: tokens in the cache now.
+        num_tokens: the current number of tokens in the cache.
         give_back: returns free memory to the system.
     """
 
@@ -51,17 +51,17 @@ class Upkeep:
         self._is_rested = True
 
     def after_step(self) -> None:
-        """Called between two steps."""
+        """Run tasks that are due between two steps."""
         self.wake()
         if self.compactor is not None and self.compactor.is_overdue():
             self.compactor.compact()
 
     def wake(self) -> None:
-        """Something was done: when nothing follows, the engine is to rest once more."""
+        """Note that a command was handled: the engine is to rest again after the next pause."""
         self._is_rested = False
 
     def wait_s(self) -> float | None:
-        """How long an idle engine may sleep before it should call `at_rest`; None: for good."""
+        """Seconds that an idle engine may sleep before it calls `at_rest`; None: no limit."""
         if not self._is_rested:
             return REST_S
         if self.cold is not None and self._num_tokens():
@@ -69,7 +69,7 @@ class Upkeep:
         return None
 
     def at_rest(self) -> None:
-        """Called when that time has passed without a request."""
+        """Run the tasks of an engine at rest, after that time without a request."""
         if self.cold is not None:
             self.cold.quantize_idle()
         if self._is_rested:

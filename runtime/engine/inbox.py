@@ -1,4 +1,4 @@
-"""What other threads ask of the engine's thread, and the queue it comes through."""
+"""Commands of other threads to the engine's thread, and their queue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop a branch, or (with a future) only if that is not over yet."""
+    """Cancel a branch, or (with a future) only if that future has not ended."""
 
     state: BranchState
     future: Future[Any] | None = None
@@ -50,8 +50,8 @@ Command = Post | Cancel | Stop | FunctionCall
 
 
 class Inbox:
-    """Commands in the order they came. Putting never blocks and takes no lock of ours, since it
-    may happen inside a garbage collection on any thread."""
+    """Commands in order of arrival. `put` never blocks and takes no lock of ours, since it may be
+    called inside a garbage collection on any thread."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[Command | None] = SimpleQueue()
@@ -61,7 +61,7 @@ class Inbox:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nobody takes commands: after `close`, and in a process forked from this one."""
+        """Whether no thread takes commands: after `close`, and in a forked child process."""
         return self._is_closed or not self.owner.is_here
 
     def put(self, command: Command) -> None:
@@ -71,17 +71,17 @@ class Inbox:
             self._refuse_all()
 
     def put_stop(self) -> None:
-        """Let `take` return None behind what is queued now."""
+        """Let `take` return None after the commands queued so far."""
         self._queue.put(None)
 
     def take(self, block: bool, timeout_s: float | None = None) -> Command | None:
-        """The next command, None for the stop. Raises queue.Empty where there is none."""
+        """The next command, None for the stop. Raises queue.Empty if there is none in time."""
         return self._queue.get(block, timeout_s)
 
     def close(self, why: BaseException | None = None) -> None:
-        """Answer what is queued, and whatever comes later, with RuntimeClosedError.
+        """Answer all queued and later commands with RuntimeClosedError.
 
-        `why` is what ended the engine, where it was not asked to end.
+        `why` is the error that ended the engine, if it was not asked to end.
         """
         if why is not None:
             self._why = f"the runtime is closed: its engine ended with {why!r}; make a new one"
@@ -89,7 +89,7 @@ class Inbox:
         self._refuse_all()
 
     def closed_error(self) -> RuntimeClosedError:
-        """The error of asking a runtime that is closed; it says why."""
+        """The error of using a closed runtime; it says why it was closed."""
         if not self.owner.is_here:
             return self.owner.error()
         return RuntimeClosedError(self._why)

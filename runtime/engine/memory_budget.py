@@ -1,4 +1,4 @@
-"""How much memory and how large a step: defaults for the machine, and checks of what was asked."""
+"""Sizes of the KV pool and of a step: defaults for the machine, and checks of the configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CPU_DRAFT = 8
 
 
 def max_batch_tokens_for(device: torch.device) -> int:
-    """Tokens a step: on a CPU few, since other branches wait for the step to end."""
+    """Most tokens of a step: few on a CPU, since other branches wait for the step to end."""
     return 512 if device.type == "cpu" else 8192
 
 
@@ -34,7 +34,7 @@ def make_cache(config: ModelConfig, device: torch.device, wanted: RuntimeConfig)
     """The KV tensors for a model, by pages, by bytes, or as the machine allows.
 
     Raises:
-        ParameterError: too small a pool to serve anything.
+        ParameterError: the pool is too small for the smallest request.
     """
     page_size, num_pages, kv_bytes = wanted.page_size, wanted.num_pages, wanted.kv_bytes
     token_bytes = config.kv_bytes_per_token

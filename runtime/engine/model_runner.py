@@ -1,7 +1,7 @@
 """Runs one step's sequences through the model: forest, plan, forward pass.
 
-While the same sequences decode one token each, the plan of the step before is moved on instead of
-built anew.
+While the same sequences decode one token each, the plan of the previous step is advanced instead of
+built again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StepOutput:
     """The model's output of one step.
 
     `hidden` is [num_tokens, hidden_size]; rows of sequence i of the batch start at `offsets[i]`.
-    `is_finite[i]` is False where a row of that sequence is NaN or infinite.
+    `is_finite[i]` is False if a row of that sequence is NaN or infinite.
     """
 
     hidden: Tensor
@@ -46,7 +46,7 @@ class StepOutput:
 
 @dataclass(slots=True)
 class _Forest:
-    """Segments of a TreeBatch while it is put together."""
+    """Segments of a TreeBatch while it is built."""
 
     slots: list[Slots] = field(default_factory=list)
     parent: list[int] = field(default_factory=list)
@@ -55,7 +55,7 @@ class _Forest:
     index: dict[RadixNode, int] = field(default_factory=dict)
 
     def segment_of(self, node: RadixNode) -> int:
-        """Index of a node's segment; it and what is above it are added at first need."""
+        """Index of a node's segment; adds it and those above it if they are missing."""
         missing: list[RadixNode] = []
         at: RadixNode | None = node
         while at is not None and at.parent is not None and at not in self.index:
@@ -77,7 +77,7 @@ class _Forest:
 
 
 def tree_batch(batch: Batch) -> TreeBatch:
-    """The forest that a step's sequences attend over."""
+    """The forest over which a step's sequences attend."""
     forest = _Forest()
     tails = []
     for sequence, num_new in batch:
@@ -104,7 +104,7 @@ class ModelRunner:
     """Owns the model and the plan of the last step.
 
     Args:
-        deterministic: a branch's attention has the same bits alone and in any company.
+        deterministic: a branch's attention has the same bits in any batch.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class ModelRunner:
         self._heap = StepHeap()
 
     def run(self, batch: Batch) -> StepOutput:
-        """Compute pending tokens (of each at least 1) and drafts of a batch and write their KV."""
+        """Compute pending tokens (at least 1 of each) and drafts of a batch and write their KV."""
         with self._profile.part("plan"):
             counts = _num_rows(batch)
             plan = self._plan_for(batch, counts)
@@ -159,11 +159,11 @@ class ModelRunner:
         return model.forward(input_ids, plan.positions, plan, cache)
 
     def forget_plan(self) -> None:
-        """Build the next plan anew (slots of a leased node have moved)."""
+        """Build the next plan from scratch, because slots of a leased node have moved."""
         self._plan = None
 
     def tables(self) -> dict[str, tuple[Lease, Slots]]:
-        """By holder, a lease and the slots that a plan kept for the next step reads over it."""
+        """By holder, a lease and the slots that the kept plan reads for it."""
         plan = self._plan
         if plan is None or self._layout != self._memory.tree.layout_version:
             return {}

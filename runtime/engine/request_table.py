@@ -1,4 +1,4 @@
-"""The requests of all branches: begun, finished, failed, and what their callers are told."""
+"""The requests of all branches: starts, finishes and fails them, and answers their callers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ log = logging.getLogger("radixlang.runtime")
 
 
 class Requests:
-    """Runs the operations of branches as far as they go without a step, and ends requests.
+    """Runs the operations of branches as far as possible without a step, and ends requests.
 
     Args:
-        post: has the engine's thread call a function between two steps; from any thread.
+        post: lets the engine's thread call a function between two steps; from any thread.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Requests:
         self._outbox: list[Callable[[], None]] = []
 
     def deliver(self) -> None:
-        """Resolve futures and tell readers; what one of them raises concerns no other."""
+        """Resolve futures and call readers; an error of one does not affect the others."""
         outbox, self._outbox = self._outbox, []
         for deliver in outbox:
             try:
@@ -63,15 +63,15 @@ class Requests:
                 log.exception("a callback of a generation failed")
 
     def close(self) -> None:
-        """Wait for what judges a finished text."""
+        """Wait for running checks of finished texts."""
         self._verdicts.close()
 
     def later(self, deliver: Callable[[], None]) -> None:
-        """Call after the statistics of this round are published."""
+        """Call a function after the statistics of this round are published."""
         self._outbox.append(deliver)
 
     def advance(self, state: BranchState) -> None:
-        """Run the operations of a branch, and of the children they make, as far as they go."""
+        """Run the operations of a branch, and of its new children, as far as possible."""
         stack = [state]
         while stack:
             at = stack.pop()
@@ -119,7 +119,7 @@ class Requests:
             self.scheduler.add(sequence)
 
     def finish_job(self, job: Job) -> None:
-        """A job has all it needs: resolve its future and go on with the branch."""
+        """Finish a job that needs no further step: resolve its future, continue the branch."""
         for sequence in list(job.sequences):
             self.scheduler.remove(sequence)
         state = job.branch
@@ -136,7 +136,7 @@ class Requests:
             self._verdicts.submit(job.judge, partial(self._judged, job))
 
     def _judged(self, job: Job, closing: str, error: BaseException | None) -> None:
-        """The verdict on a finished job, which meanwhile held its branch."""
+        """End a finished job after validation, during which it held its branch."""
         state = job.branch
         if state.job is not job:
             return
@@ -148,19 +148,19 @@ class Requests:
         self.advance(state)
 
     def count_generated(self, job: GenerateJob) -> None:
-        """Add the tokens that a generation has gained to the statistics."""
+        """Add the new tokens of a generation to the statistics."""
         generated, forced = job.num_counted
         job.num_counted = now = (job.num_generated, job.num_forced)
         self.counters.num_generated_tokens += now[0] - generated
         self.counters.num_forced_tokens += now[1] - forced
 
     def fail_job(self, job: Job, error: BaseException) -> None:
-        """End a job, and with it its branch, with an error."""
+        """Fail a job, and its branch with it."""
         if job.branch.job is job:
             self.fail_branch(job.branch, error)
 
     def fail_branch(self, state: BranchState, error: BaseException) -> None:
-        """Fail what a branch has running and queued, and all that comes later."""
+        """Fail the running, queued and later operations of a branch."""
         self._set_error(state, error)
         self.advance(state)
 
@@ -173,10 +173,10 @@ class Requests:
                 self.scheduler.remove(sequence)
                 self.memory.detach(sequence)
             if isinstance(job, GenerateJob) and not job.is_followed:
-                job.tell(self.later)  # what was kept back
+                job.tell(self.later)  # text that was held back
             self._fail_future(job.future, error)
         self.branches.fail(state, error)
-        # An unborn branch fails at once too: its operations are answered, the fork finds them gone.
+        # A branch that is not born yet fails at once too; its fork then skips it.
         state.is_born = True
 
     def _fail_future(self, future: Future[Any], error: BaseException) -> None:
@@ -187,7 +187,7 @@ class Requests:
         self.later(deliver)
 
     def stop(self, state: BranchState, generation: Generation) -> None:
-        """End a generation that has begun; one that has not ends when it does."""
+        """End a generation that has begun; one that has not begun ends when it begins."""
         job = state.job
         if not isinstance(job, GenerateJob) or job.generation is not generation:
             return

@@ -1,4 +1,4 @@
-"""The engine's audit of itself: the cache's invariants, and who holds what without being alive."""
+"""The engine's audit of itself: the cache's invariants, and leases of holders that are gone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from radixlang.runtime.scheduling.scheduler import Scheduler
 
 
 class Watch:
-    """Audits an engine; in debug mode after every step, with freed slots made unreadable."""
+    """Audits an engine; in debug mode after every step, with freed slots filled with NaN."""
 
     def __init__(
         self, memory: Memory, scheduler: Scheduler, runner: ModelRunner, branches: Branches
@@ -32,7 +32,7 @@ class Watch:
         self._owned = memory.pool.owned_slots()
 
     def audit(self) -> list[Violation]:
-        """All violated invariants of now."""
+        """All currently violated invariants."""
         memory, running = self._memory, self._scheduler.running
         private = {f"{each.holder} #{each.arrival}": each.tail for each in running}
         lengths = {each.holder: (each.num_written, len(each.tail)) for each in running}
@@ -45,7 +45,7 @@ class Watch:
         ]
 
     def after_step(self) -> list[Violation]:
-        """Audit, and fill what was freed since the last time with NaN: a reader would show."""
+        """Audit, and fill slots freed since the last call with NaN, so that stale reads show."""
         memory = self._memory
         owned = memory.pool.owned_slots()
         memory.cache.poison(np.setdiff1d(self._owned, owned))
@@ -53,7 +53,7 @@ class Watch:
         return self.audit()
 
     def _is_computed(self) -> NDArray[np.bool_]:
-        """[num_slots], of those in the tree: a forward pass has written them."""
+        """[num_slots], for slots of the tree: whether a forward pass has written them."""
         memory = self._memory
         slots = np.concatenate(cached_slots(memory.tree, memory.pool))
         found = np.zeros(memory.pool.num_slots, bool)
@@ -61,7 +61,7 @@ class Watch:
         return found
 
     def _leaked_leases(self) -> list[Violation]:
-        """16, at any time: leases of branches and sequences that are no longer there."""
+        """16, checked at any time: leases of branches and sequences that are gone."""
         held = {each.lease for each in self._scheduler.running}
         held |= {state.lease for state in self._branches.all()}
         return [

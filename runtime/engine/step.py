@@ -1,4 +1,4 @@
-"""One step of the engine: what runs, what the logits say, what becomes of it."""
+"""One step of the engine: schedule, forward pass, sampling, and delivery to requests."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class _Progress:
     """One sequence in one step.
 
     Its rows of the step's output [num_rows, hidden] begin at row `at`, for positions from `start`
-    on, and those of its draft are behind them. For a prompt whose end was remembered, num_new is
-    0 and the rows are its last.
+    on; the rows of its draft follow them. For a prompt whose end was remembered, num_new is 0 and
+    the rows are its last.
     """
 
     sequence: TokenSequence
@@ -48,29 +48,29 @@ class _Progress:
 
     @property
     def stop(self) -> int:
-        """Position behind the rows."""
+        """Position after the rows."""
         return self.start + self.num_rows
 
     @property
     def sampled(self) -> range:
-        """The rows that tokens are sampled from: the last, and those of the draft."""
+        """The rows from which tokens are sampled: the last, and those of the draft."""
         behind = self.at + self.num_rows
         return range(behind - 1, behind + len(self.sequence.draft))
 
     def recorded(self) -> range:
-        """Positions whose logits the job wants, the sampled one left out."""
+        """Positions whose logits the job needs, without the sampled one."""
         sequence, stop = self.sequence, self.stop
         if stop == sequence.num_tokens and sequence.job.samples:
             stop -= 1
         return range(max(sequence.first_logit, self.start), stop)
 
 
-# What the sampler says of one row: id, whether its logits are finite, whether any may come.
+# The sampler's result for one row: id, whether its logits are finite, whether any was allowed.
 _Token = tuple[int, bool, bool, "TokenLogprob | None"]
 
 
 class Step:
-    """Runs steps: what is scheduled, through the model and the sampler, and to its requests."""
+    """Runs steps: scheduled sequences through the model and the sampler, tokens to requests."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Step:
 
     @torch.inference_mode()
     def run(self) -> None:
-        """Schedule, compute, sample, commit, and hand tokens to their jobs."""
+        """Schedule, compute, sample, commit, and pass tokens to their jobs."""
         profile = self._profile
         profile.num_steps += 1
         self._counters.num_steps += 1
@@ -119,7 +119,7 @@ class Step:
         self._masks.close()
 
     def _compute(self, batch: list[tuple[TokenSequence, int]]) -> tuple[Tensor, list[_Progress]]:
-        """Run the model over what has pending tokens; the rest has its output already."""
+        """Run the model over sequences with pending tokens; others have their output already."""
         running = [pair for pair in batch if pair[1]]
         work: list[_Progress] = []
         parts: list[Tensor] = []
@@ -148,7 +148,7 @@ class Step:
                 at += len(rows)
 
     def _record(self, hidden: Tensor, work: list[_Progress]) -> None:
-        """Logits of the positions that jobs ask for beside the sampled one, a part at a time."""
+        """Pass jobs the logits of further positions than the sampled one, a part at a time."""
         for each in work:
             recorded = each.recorded()
             if not recorded or not each.is_finite or not each.sequence.is_running:
@@ -166,14 +166,14 @@ class Step:
                 self._shorten(each)
 
     def _shorten(self, each: _Progress) -> None:
-        """A prompt was healed: what was computed of its old end is worth nothing."""
+        """Drop the computed end of a prompt whose last token was replaced by healing."""
         sequence = each.sequence
         each.num_rows = sequence.num_prompt - each.start
         each.num_new = min(each.num_new, each.num_rows)
         self._memory.retreat(sequence, sequence.num_prompt)
 
     def _sample(self, hidden: Tensor, work: list[_Progress]) -> dict[_Progress, list[_Token]]:
-        """Tokens for the sampled rows; those whose constraint fails here are left out."""
+        """Tokens for the sampled rows, without sequences whose constraint fails here."""
         asked = [(each, rows) for each in work if (rows := self._rows(each))]
         index = [at for each, _ in asked for at in each.sampled]
         rows = [row for _, rows in asked for row in rows]
@@ -182,7 +182,7 @@ class Step:
             here = slice(start, start + MAX_LOGIT_ROWS)
             logits = self._logits(_select(hidden, index[here]))
             got = sample(logits, rows[here], self._vocab_size)
-            del logits  # before the next ones take as much
+            del logits  # free them before the next part takes as much
             tokens += zip(got.token_ids, got.is_finite, got.is_allowed, got.logprobs, strict=True)
         rest = iter(tokens)
         return {each: list(islice(rest, len(rows))) for each, rows in asked}
@@ -192,7 +192,7 @@ class Step:
             return self._runner.model.logits(hidden)
 
     def _rows(self, each: _Progress) -> list[SamplingRow]:
-        """What the sampler is asked for; nothing where no token is to come after the rows."""
+        """The sampler's rows of a sequence; none if no token follows its rows."""
         sequence, job = each.sequence, each.sequence.job
         is_last = each.stop == sequence.num_tokens and each.is_finite
         if not (is_last and isinstance(job, GenerateJob) and job.ended is None):
@@ -206,7 +206,7 @@ class Step:
             return []
 
     def _commit(self, hidden: Tensor, each: _Progress) -> None:
-        """The computed prompt comes into the tree; a bad one never does."""
+        """Insert the computed prompt into the tree, unless its numbers are not finite."""
         sequence = each.sequence
         if not each.is_finite:
             self._requests.fail_job(job_of(sequence), _not_finite(sequence))
@@ -224,7 +224,7 @@ class Step:
         self._scheduler.committed(sequence)
 
     def _accept(self, each: _Progress, tokens: Sequence[_Token]) -> None:
-        """Give a generation its tokens, and readers what is new."""
+        """Pass a generation its tokens, and its readers the new text."""
         sequence = each.sequence
         job = sequence.job
         if not sequence.is_running or not isinstance(job, GenerateJob):
@@ -241,12 +241,12 @@ class Step:
     def _accept_tokens(
         self, sequence: TokenSequence, job: GenerateJob, tokens: Sequence[_Token]
     ) -> None:
-        """Take the sampled tokens as long as the draft foresaw them, and the one after those."""
+        """Accept the sampled tokens that agree with the draft, and the one after those."""
         draft, sequence.draft = sequence.draft, NO_DRAFT
         num_kept = 0
         for row, (token_id, is_finite, is_allowed, logprob) in enumerate(tokens):
             if row < num_kept:
-                continue  # what comes after this one was forced
+                continue  # the constraint has forced the token at this position
             if not is_finite:
                 raise _not_finite(sequence)
             if not is_allowed:
@@ -255,7 +255,7 @@ class Step:
             job.accept(token_id, logprob)
             if job.ended is not None:
                 break
-            new = sequence.tokens[num_before:]  # with what a constraint forces behind it
+            new = sequence.tokens[num_before:]  # with the tokens that a constraint forces after it
             num_same = num_common_tokens(new.tobytes(), draft[num_kept:].tobytes())
             self._memory.wrote(sequence, num_same)
             num_kept += num_same
@@ -267,7 +267,7 @@ class Step:
             self._counters.num_accepted_draft_tokens += num_kept
 
     def _end(self, work: list[_Progress]) -> None:
-        """Finish the jobs that have all they need."""
+        """Finish the jobs that need no further step."""
         for each in work:
             sequence, job = each.sequence, job_of(each.sequence)
             if not sequence.is_running:
@@ -291,7 +291,7 @@ def _not_finite(sequence: TokenSequence) -> NumericalError:
 
 
 def _select(hidden: Tensor, index: list[int]) -> Tensor:
-    """Rows of the step's output; as it is where it is all of them, in order."""
+    """Rows of the step's output, without a copy if they are all rows in order."""
     if index == list(range(len(hidden))):
         return hidden
     return hidden[torch.tensor(index, device=hidden.device)]

@@ -1,6 +1,6 @@
-"""Counters, their immutable pictures, and a stream of typed events.
+"""Counters, immutable statistics made from them, and a stream of typed events.
 
-They are told what happened. They ask nothing.
+It records what it is told. It knows no other part of the engine.
 """
 
 __all__ = [

@@ -1,7 +1,7 @@
-"""What happens to requests and to the cache, as it happens: a stream of small typed events.
+"""A stream of small typed events about requests and the cache.
 
-While nobody listens an event costs one truth test. Each listener is called on a thread of its own,
-in the order of events: a slow one, or one that waits for the runtime, delays no step.
+Without a listener an event costs one truth test. Each listener is called on a separate thread, in
+the order of events: a slow one, or one that waits for the runtime, delays no step.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from queue import SimpleQueue
 from typing import Literal
 
 Kind = Literal["admit", "finish", "fail", "retract", "insert", "evict", "quantize", "compact"]
-MAX_PENDING = 100_000  # events that wait for one listener; those beyond are dropped, and logged
-LAST_S = 1.0  # how long the end of a listener waits for it to take what has happened
+MAX_PENDING = 100_000  # events queued for one listener; further ones are dropped, with a warning
+LAST_S = 1.0  # seconds that ending a listener waits for it to receive queued events
 
 log = logging.getLogger("radixlang.runtime")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineEvent:
-    """One thing that happened in an engine.
+    """One event of an engine.
 
-    What `num_tokens` counts depends on the kind:
+    The meaning of `num_tokens` depends on the kind:
 
-    admit: tokens found in the cache, when a request gets to run (again)
+    admit: tokens found in the cache, when a request begins to run (again)
     finish: tokens generated, when a request is done (0 for a scoring)
     fail: tokens generated, when a request ends with an error
-    retract: tokens computed by a request that gives up its memory, to go on later
-    insert: tokens new in the tree
-    evict: tokens that left the tree in this round, for whatever reason
-    quantize: tokens that moved to 8 bits in this round
-    compact: tokens that moved to make hot paths contiguous in this round
+    retract: tokens computed by a request that is preempted and resumes later
+    insert: tokens inserted into the tree
+    evict: tokens removed from the tree in this round, for any reason
+    quantize: tokens moved to 8 bits in this round
+    compact: tokens moved to make hot paths contiguous in this round
 
-    `holder` names the request where there is one; `time_s` is monotonic.
+    `holder` names the request if there is one; `time_s` is monotonic.
     """
 
     kind: Kind
@@ -49,7 +49,7 @@ Listener = Callable[[EngineEvent], None]
 
 
 class _Courier:
-    """Calls one listener on a thread of its own; the thread ends with `end`."""
+    """Calls one listener on a separate thread, which ends with `end`."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
@@ -68,7 +68,7 @@ class _Courier:
             log.warning("a listener is %d events behind; those that follow are lost", MAX_PENDING)
 
     def settle(self, timeout_s: float) -> bool:
-        """Wait until the listener has been told what was put so far; False when it was not."""
+        """Wait until the listener has received all events so far; False if it has not in time."""
         if threading.current_thread() is self._thread or not self._thread.is_alive():
             return True
         reached = threading.Event()
@@ -76,7 +76,7 @@ class _Courier:
         return reached.wait(timeout_s)
 
     def end(self) -> None:
-        """Let the thread end behind what was put so far, and wait for it a moment."""
+        """Let the thread end after all events so far, and wait for it up to LAST_S."""
         self._queue.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join(LAST_S)
@@ -88,12 +88,12 @@ class _Courier:
                 continue
             try:
                 self.listener(item)
-            except BaseException:  # even one that asks to exit ends neither thread nor engine
+            except BaseException:  # even SystemExit must end neither the thread nor the engine
                 log.exception("a listener of the runtime's events failed")
 
 
 class Events:
-    """Notes events and hands them to listeners. Belongs to the engine's thread."""
+    """Records events and passes them to listeners. Belongs to the engine's thread."""
 
     def __init__(self) -> None:
         self._couriers: list[_Courier] = []
@@ -102,37 +102,37 @@ class Events:
         self._seen: dict[Kind, int] = {}
 
     def add(self, kind: Kind, num_tokens: int, holder: str = "") -> None:
-        """Note an event, if anybody listens."""
+        """Record an event, if there is a listener."""
         if self._couriers:
             self._pending.append(EngineEvent(kind, num_tokens, holder, time.monotonic()))
 
     def count(self, kind: Kind, counter: Callable[[], int]) -> None:
-        """Make an event of a counter's growth, once a round."""
+        """Make an event from the growth of a counter, once a round."""
         self._counters[kind] = counter
 
     def listen(self, listener: Listener) -> None:
-        """Call it for every event from now on."""
+        """Call the listener for every event from now on."""
         if not self._couriers:
             self._seen = {kind: counter() for kind, counter in self._counters.items()}
         self._couriers.append(_Courier(listener))
 
     def leave(self, listener: Listener) -> list[_Courier]:
-        """Queue nothing more for a listener; returns what the caller, not the engine, ends."""
+        """Queue nothing more for a listener; returns its couriers, which the caller must end."""
         left = [each for each in self._couriers if each.listener == listener][:1]
         self._couriers = [each for each in self._couriers if each not in left]
         return left
 
     def leave_all(self) -> list[_Courier]:
-        """As `leave`, for every listener."""
+        """The same as `leave`, for every listener."""
         left, self._couriers = self._couriers, []
         return left
 
     def settle(self, timeout_s: float = LAST_S) -> bool:
-        """Wait, on any other thread than the engine's, until all listeners are up to date."""
+        """Wait, on a thread other than the engine's, until all listeners are up to date."""
         return all(each.settle(timeout_s) for each in tuple(self._couriers))
 
     def deliver(self) -> None:
-        """Queue for the listeners what has happened since the last time."""
+        """Queue the events since the last call for the listeners."""
         if not self._couriers:
             return
         for kind, counter in self._counters.items():

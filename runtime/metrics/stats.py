@@ -1,4 +1,4 @@
-"""Counters of the engine, and the immutable picture of them that other threads read."""
+"""Counters of the engine, and the immutable statistics that other threads read."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class RuntimeStats:
 
     Tokens are counted since the last `reset_stats()`; a prompt's tokens are either found in the
     cache or computed, so num_prompt_tokens = num_cached_tokens + num_computed_tokens over the
-    prompts that have been prefilled. Tokens computed a second time, after a request had to give
-    up its memory, are num_recomputed_tokens and in none of the others. Tokens of drafts are
+    prompts that have been prefilled. Tokens computed a second time, after a request was retracted,
+    are num_recomputed_tokens and in none of the others. Tokens of drafts are
     num_draft_tokens; those that were accepted count as generated too.
 
     KV bytes count every token held once, written slots only. `kv_bytes_peak` is the highest
@@ -53,7 +53,7 @@ class RuntimeStats:
 
     @property
     def hit_rate(self) -> float:
-        """Part of the prompt tokens that was in the cache, 0 to 1."""
+        """Share of the prompt tokens found in the cache, 0 to 1."""
         return self.num_cached_tokens / max(1, self.num_prompt_tokens)
 
     def __getitem__(self, name: str) -> Any:
@@ -68,7 +68,7 @@ class RuntimeStats:
 
 @dataclass(slots=True)
 class Counters:
-    """What the engine counts as it goes; one thread writes."""
+    """The engine's counters; one thread writes."""
 
     num_cached_tokens: int = 0
     num_computed_tokens: int = 0
@@ -95,7 +95,7 @@ class StepProfile:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Time a block; what a nested part takes is not counted twice."""
+        """Time a block; the time of a nested part is not counted twice."""
         outer, self._paused = self._paused, 0.0
         start = time.perf_counter()
         try:

@@ -1,6 +1,6 @@
-"""Settings of the whole process: allocator, threads, oneDNN, the interpreter, kept files.
+"""Settings of the whole process: allocator, threads, oneDNN, the interpreter, files kept on disk.
 
-Each can be turned off. They know nothing of models or requests.
+Each can be turned off. It knows nothing of models or requests.
 """
 
 __all__ = [

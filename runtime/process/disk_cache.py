@@ -1,4 +1,4 @@
-"""What is kept on disk between starts: where it is, what names it, and how the old is dropped."""
+"""Caches on disk between starts: their folder, their names, and how stale entries are deleted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from radixlang.cache_dir import home
 
 
 def kept_root(variable: str, name: str) -> Path | None:
-    """The folder that an environment variable names, or one in `home()`; None where it is empty."""
+    """The folder that an environment variable names, or one in `home()`; None if it is empty."""
     given = os.environ.get(variable)
     if given is None:
         return home() / name
@@ -21,15 +21,15 @@ def kept_root(variable: str, name: str) -> Path | None:
 
 
 def is_own(path: Path) -> bool:
-    """Whether the file or folder is this user's and nobody else may write to it."""
-    if not hasattr(os, "geteuid"):  # Windows keeps other rights, and profiles apart
+    """Whether the file or folder belongs to this user and no other user may write to it."""
+    if not hasattr(os, "geteuid"):  # Windows has other rights, and separate profiles
         return True
     about = path.stat()
     return about.st_uid == os.geteuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def digest(texts: Iterable[str]) -> str:
-    """20 hexadecimal digits that differ where a text does."""
+    """20 hexadecimal digits that differ if a text does."""
     state = hashlib.blake2b(digest_size=10)
     for text in texts:
         state.update(f"{len(text)} {text}".encode())

@@ -2,11 +2,11 @@
 
 Large blocks come from glibc's heaps once one of their size has been freed; packed weights between
 freed float32 matrices then keep whole heaps resident (300 MB of them with 250 MB of weights).
-While a model loads, large blocks get pages of their own, which go back when they are freed.
+While a model loads, large blocks are mapped separately and returned when they are freed.
 
-Afterwards steps take their blocks from the heaps, which is fast and keeps some 20 to 60 MB of free
-memory; now and then, and when it is at rest, an engine gives it back. All of this does nothing
-where the libc is not glibc.
+Afterwards steps allocate from the heaps, which is fast and keeps some 20 to 60 MB of free memory;
+the engine returns it when idle, and after a number of rows. All of this does nothing if the libc is
+not glibc.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HELD, _OF_A_FILE = 1 << 62, np.uint64(1 << 61)  # in memory or swap; see proc_p
 
 @contextmanager
 def large_blocks_apart() -> Iterator[None]:
-    """Map blocks of 256 KiB and more by themselves."""
+    """Map blocks of 256 KiB and more separately."""
     libc = _glibc()
     if libc is None:
         yield
@@ -45,11 +45,11 @@ def large_blocks_apart() -> Iterator[None]:
 
 
 def give_back() -> None:
-    """Return to the system what the heaps keep free, to its end that of the calling thread."""
+    """Return the heaps' free memory to the system, with the end of the calling thread's heap."""
     libc = _glibc()
     if libc is None:
         return
-    # malloc_trim leaves the end of every heap but the main thread's, and so the most of it.
+    # malloc_trim leaves the end of every heap but the main thread's, which is most of it.
     libc.mallopt(_M_TRIM_THRESHOLD, _LARGE)
     libc.free(ctypes.c_void_p(libc.malloc(ctypes.c_size_t(_LARGE))))
     libc.malloc_trim(ctypes.c_size_t(0))
@@ -57,18 +57,18 @@ def give_back() -> None:
 
 
 class StepHeap:
-    """The heap of a thread that runs steps, given back now and then.
+    """The heap of a thread that runs steps, whose free memory is returned regularly.
 
-    Blocks of steps of many sizes leave holes between what stays, into which the next do not fit:
-    30 MB after a prefill, and 20 MB more after some dozens of steps with drafts. Giving them back
-    takes 2 to 3 ms, and some more until their pages are there again.
+    Steps of many sizes leave holes between live blocks, into which the next blocks do not fit:
+    30 MB after a prefill, and 20 MB more after some dozens of steps with drafts. Returning them
+    takes 2 to 3 ms, and some more until their pages are mapped again.
     """
 
     def __init__(self) -> None:
         self._num_rows = 0
 
     def computed(self, num_rows: int) -> None:
-        """A step of so many rows is over."""
+        """Count a finished step of so many rows, and return free memory if it is due."""
         self._num_rows += num_rows
         if self._num_rows >= _ROWS_BETWEEN and num_rows < _LARGE_STEP:
             self._num_rows = 0
@@ -76,10 +76,10 @@ class StepHeap:
 
 
 def release_code() -> None:
-    """Let go of all libraries' pages of machine code, most of which only their start has run.
+    """Release all libraries' pages of machine code, most of which only start-up has run.
 
-    They are pages of files: the system keeps them as long as it has room, and maps again what
-    runs again. Of torch's 75 MB some 35 come back. Code that somebody has changed in memory stays.
+    They are pages of files: the system keeps them while it has room, and maps code again that
+    runs again. Of torch's 75 MB some 35 are mapped again. Code changed in memory is not released.
     """
     libc = _glibc()
     if libc is None or is_off("code_pages"):
@@ -94,7 +94,7 @@ def release_code() -> None:
 
 
 def is_as_in_file(start: int, stop: int) -> bool:
-    """Whether no page of a file's mapping, from address to address, has been written to."""
+    """Whether no page of a file's mapping, between two addresses, has been written to."""
     first, last = (address // mmap.PAGESIZE for address in (start, stop))
     try:
         with Path("/proc/self/pagemap").open("rb", buffering=0) as pages:
@@ -108,8 +108,8 @@ def is_as_in_file(start: int, stop: int) -> bool:
 
 def _keep_large_blocks(libc: ctypes.CDLL) -> None:
     libc.mallopt(_M_MMAP_THRESHOLD, _AFTERWARDS)
-    # Once one is set, glibc moves neither, and giving back the heap's end after every layer
-    # would make prefill three times as long.
+    # Once one is set, glibc adapts neither, and returning the heap's end after every layer would
+    # make prefill take three times as long.
     libc.mallopt(_M_TRIM_THRESHOLD, 2 * _AFTERWARDS)
 
 

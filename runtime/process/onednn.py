@@ -15,5 +15,5 @@ MAX_PRIMITIVES = 32
 
 
 def bound_primitives() -> None:
-    """Set the bound, unless the environment has one. oneDNN asks for it at its first product."""
+    """Set the bound, unless the environment has one. oneDNN reads it at its first product."""
     os.environ.setdefault(CAPACITY, str(MAX_PRIMITIVES))

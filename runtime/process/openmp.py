@@ -1,4 +1,4 @@
-"""Ends the OpenMP workers of a thread that has done its computing.
+"""Ends the OpenMP workers of a thread that has finished computing.
 
 GNU's OpenMP keeps a team of workers for every thread that ever computed in parallel. Once a
 process has more of them than cores, none waits awake for its next task: each is woken through the
@@ -46,7 +46,7 @@ def leaves_no_team(function: Callable[P, T]) -> Callable[P, T]:
 
 @cache
 def _pause() -> Callable[[int], int] | None:
-    """omp_pause_resource_all of the libgomp that is loaded, wherever it came from."""
+    """omp_pause_resource_all of the loaded libgomp, whichever file it is."""
     try:
         lines = Path("/proc/self/maps").read_text("utf-8").splitlines()
         path = next(line.split()[-1] for line in lines if "libgomp" in line)

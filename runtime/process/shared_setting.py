@@ -1,4 +1,4 @@
-"""A change to the whole process that lasts as long as anybody asks for it."""
+"""A change to the whole process that lasts while at least one thread needs it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class WhileAsked:
     """A context manager for any number of threads at once.
 
     Args:
-        change: makes the change for the first that asks, and returns what undoes it for the last.
+        change: makes the change for the first thread, and returns a function that undoes it after
+            the last one.
     """
 
     def __init__(self, change: Callable[[], Undo]) -> None:
@@ -24,7 +25,7 @@ class WhileAsked:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """The change until the end of the block."""
+        """Hold the change until the end of the block."""
         with self._lock:
             if not self._num_asking:
                 self._undo = self._change()

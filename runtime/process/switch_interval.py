@@ -1,4 +1,4 @@
-"""How often threads of the interpreter take turns.
+"""How often the interpreter switches threads.
 
 A model's step gives the interpreter up hundreds of times and takes it back, each time after the
 interpreter's switch interval where another thread of the process computes in Python: at the usual

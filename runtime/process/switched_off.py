@@ -1,4 +1,4 @@
-"""Which of the settings of the whole process a user has turned off."""
+"""The settings of the whole process that the user has turned off."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Branches and what is asked of them: generations, scores, prefills.
+"""Branches and their requests: generations, scorings, prefills.
 
-They know tokens and constraints. They know nothing of how a step is computed.
+It knows tokens and constraints. It knows nothing of how a step is computed.
 """
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Branches: the handle that callers hold, and the engine's side of it.
+"""Branches: the handle for callers, and the engine's side of it.
 
 A handle only posts operations and returns futures. `BranchState` belongs to the engine's thread:
 fixed tokens, the run of text since the last generation, a lease, and the queue of operations.
@@ -59,28 +59,28 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class ForkInto:
-    """Bring children into being."""
+    """Create children."""
 
     children: tuple[BranchState, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """Note when what is on the branch by now is read again: in so many requests, or never."""
+    """Note when the branch's tokens are read next: in so many requests, or never."""
 
     next_in: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTokens:
-    """Tell the tokens so far."""
+    """Read the tokens so far."""
 
     future: Future[tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Let go of everything."""
+    """Release everything."""
 
 
 Operation = Extend | Generate | Score | ForkInto | Expect | ReadTokens | Release
@@ -88,12 +88,12 @@ Operation = Extend | Generate | Score | ForkInto | Expect | ReadTokens | Release
 
 @dataclass(slots=True)
 class Family:
-    """A branch and all forks of it: how many tokens were cached when their first request began."""
+    """A branch and all its forks: the tokens that were cached when their first request began."""
 
     num_found: int | None = None
 
     def found(self, num_tokens: int) -> None:
-        """A request of the family found so many tokens."""
+        """Note that a request of the family found so many tokens in the cache."""
         known = self.num_found
         self.num_found = num_tokens if known is None else min(known, num_tokens)
 
@@ -101,9 +101,9 @@ class Family:
 class BranchState:
     """The engine's side of a branch; touched by the engine's thread only.
 
-    `fixed` are tokens that stay as they are, `run` the pieces since then. `error` is the first
-    error; every later future fails with it. A branch that is not `born` waits for the fork
-    that makes it. `next_use` is when its path is wanted again, as far as the program has said.
+    `fixed` are tokens that do not change any more, `run` the pieces since then. `error` is the
+    first error; every later future fails with it. A branch that is not `born` waits for its fork
+    to run. `next_use` is the next use of its path, if the program has given a hint.
     """
 
     __slots__ = ("error", "family", "fixed", "is_born", "job", "last_use", "lease", "name",
@@ -124,7 +124,7 @@ class BranchState:
         self.family = Family()
 
     def run_ids(self, encode_run: Callable[..., list[int]], extra: str | None = None) -> list[int]:
-        """Token ids of the run and of `extra` text behind it, tokenised as one.
+        """Token ids of the run and of `extra` text after it, tokenised as one.
 
         Token ids among the pieces cut the run in two.
         """
@@ -173,7 +173,7 @@ class Scoring(Reply[list[OptionScore]]):
 class EngineBranch:
     """A branch of a Runtime; implements `radixlang.protocol.Branch`.
 
-    A handle that nobody refers to any more releases its branch.
+    A handle that is garbage-collected releases its branch.
     """
 
     __slots__ = ("__weakref__", "_is_released", "_runtime", "_state")
@@ -194,7 +194,7 @@ class EngineBranch:
         *,
         timeout_s: float | None = None,
     ) -> Generation:
-        """Queue a generation; after timeout_s seconds it fails with DeadlineError."""
+        """Queue a generation; after `timeout_s` seconds it fails with a DeadlineError."""
         if not isinstance(params, SamplingParams):
             raise ParameterError(f"params must be SamplingParams, got {type(params).__name__}")
         core, state = self._runtime.core, self._state
@@ -232,16 +232,16 @@ class EngineBranch:
         return future
 
     def expect(self, next_in: int | None) -> None:
-        """Queue a hint for eviction: when what is on the branch by then is read again."""
+        """Queue a hint for eviction: the request that reads the branch's tokens next."""
         self._post(Expect(check_next_in(next_in)))
 
     def cancel(self) -> None:
-        """Fail what is queued or running with CancelledError, then release."""
+        """Fail queued and running operations with a CancelledError, then release."""
         self._is_released = True
         self._runtime.core.post_cancel_branch(self._state)
 
     def release(self) -> None:
-        """Free what only this branch holds, once its queued operations have run."""
+        """Free the memory that only this branch holds, once its queued operations have run."""
         if not self._is_released:
             self._is_released = True
             self._runtime.core.post(self._state, Release())
@@ -262,7 +262,7 @@ def next_name() -> str:
 
 
 def futures_of(operation: Operation) -> list[Future[Any]]:
-    """The futures that somebody may wait for because of an operation."""
+    """The futures of an operation."""
     match operation:
         case Generate():
             return [operation.generation]

@@ -1,4 +1,4 @@
-"""Operations of branches carried out: from text to tokens, from operations to jobs."""
+"""Starts the operations of branches: from text to tokens, from operations to jobs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Later = Callable[[Callable[[], None]], None]
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What branches need to know of the model.
+    """The model's properties that branches need.
 
     `vocab_size` bounds the ids that may be generated, `num_logits` is the width of the logits,
     `max_tokens_held` the tokens that the pool has room for, `draft_tokens` the most that a step
@@ -61,10 +61,10 @@ class Serving:
 
 
 class Branches:
-    """All branches that were not released, and what their operations do.
+    """All branches that were not released, and their operations.
 
-    Branches at rest hold a lease on their path, so that it stays cached. Under pressure
-    `yield_lease` takes one back, from the branch that has been at rest the longest.
+    Branches at rest hold a lease on their path, so that it stays cached. Under memory pressure
+    `yield_lease` releases one, that of the branch longest at rest.
     """
 
     def __init__(self, serving: Serving, seeds: SeedSource, next_uses: NextUses) -> None:
@@ -85,7 +85,7 @@ class Branches:
         return list(self._live)
 
     def start(self, state: BranchState, operation: Operation, later: Later) -> Job | None:
-        """Carry out an operation; returns the job where it needs the model."""
+        """Carry out an operation; returns a job if it needs the model."""
         self._live[state] = None
         state.namespace = self.current(state.namespace)
         match operation:
@@ -110,13 +110,13 @@ class Branches:
         return None
 
     def rest(self, state: BranchState) -> None:
-        """A branch has nothing running: its lease may be asked for."""
+        """Note that a branch has nothing running: its lease may be taken."""
         if state.lease is not None:
             self._resting[state] = None
             self._resting.move_to_end(state)
 
     def let_go(self, state: BranchState) -> None:
-        """Give up a branch's lease."""
+        """Release a branch's lease."""
         self._resting.pop(state, None)
         self._next_uses.let_go(state)
         state.drop_lease()
@@ -126,7 +126,7 @@ class Branches:
         self.fail(state, released_error(state))
 
     def fail(self, state: BranchState, error: BaseException) -> None:
-        """Keep a branch's first error and nothing else, whether or not it is ever released."""
+        """Keep only a branch's first error, whether or not the branch is ever released."""
         self.let_go(state)
         self._live.pop(state, None)
         state.fixed, state.run = NO_TOKENS, ()
@@ -139,12 +139,12 @@ class Branches:
         return replace(namespace, weights_version=self.weights_version)
 
     def renew(self, state: BranchState) -> None:
-        """Move a branch to the weights in use: its lease is on what the old ones computed."""
+        """Move a branch to the weights in use; its lease is on nodes of the old ones."""
         self.let_go(state)
         state.namespace = self.current(state.namespace)
 
     def yield_lease(self) -> bool:
-        """Take back the lease of the branch longest at rest; False when there is none."""
+        """Release the lease of the branch longest at rest; False if there is none."""
         if not self._resting:
             return False
         state, _ = self._resting.popitem(last=False)
@@ -153,7 +153,7 @@ class Branches:
         return True
 
     def _bear(self, parent: BranchState, child: BranchState) -> None:
-        if child.is_born:  # it was cancelled before its time
+        if child.is_born:  # it was cancelled before the fork ran
             return
         child.is_born = True
         child.fixed, child.run, child.family = parent.fixed, parent.run, parent.family
@@ -235,7 +235,7 @@ class Branches:
         return job
 
     def _option_runs(self, state: BranchState, options: tuple[str, ...]) -> list[list[int]]:
-        """Token ids of the run with every option behind it."""
+        """Token ids of the run followed by each option."""
         encode = self.serving.tokenizer.encode_run
         texts = [piece for piece in state.run if isinstance(piece, str)]
         if len(texts) < len(state.run):  # token ids among the pieces
@@ -246,7 +246,7 @@ class Branches:
         )
 
     def _check_length(self, num_tokens: int, ahead: int = 1) -> None:
-        """Refuse a prompt that can never be served; `ahead` tokens are to follow it."""
+        """Refuse a prompt that can never be served with `ahead` further tokens."""
         serving = self.serving
         if num_tokens == 0:
             raise ParameterError(
@@ -268,7 +268,7 @@ class Branches:
 
 
 def _checked(constraint: Any | None) -> Any | None:
-    """The compiled constraint; anything else is refused."""
+    """The compiled constraint; refuses anything else."""
     if constraint is not None and not hasattr(constraint, "matcher"):
         raise ParameterError(
             f"a constraint must come from compile_constraint, got {type(constraint).__name__}"

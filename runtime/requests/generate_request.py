@@ -1,4 +1,4 @@
-"""One generation: what each new token means for it, and when it ends."""
+"""One generation: takes its tokens, advances its constraint and text, and decides when it ends."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from radixlang.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from radixlang.runtime.constraints.matcher import CompiledConstraint, Matcher
 
-MAX_DRAFT_S = 0.02  # of reading one draft under a constraint; a slower one has no more drafts
+MAX_DRAFT_S = 0.02  # seconds of checking one draft by a constraint; if slower, no more drafts
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationLimits:
-    """What the model imposes: `max_tokens` after clamping to the context, ids that may be
-    generated below `vocab_size`, and the width of the logits."""
+    """Limits by the model: `max_tokens` clamped to the context, `vocab_size` below which ids may be
+    generated, and the width of the logits."""
 
     max_tokens: int
     end_ids: tuple[int, ...]
@@ -55,7 +55,7 @@ class GenerateJob(Job):
     Args:
         sequence: prompt of the generation; its generated tokens are appended here.
         constraint: compiled constraint, None without one.
-        unstable: last token of the prompt when it is to be chosen again, see healing.py.
+        unstable: last token of the prompt if it is to be chosen again, see token_healing.py.
         tracker: text of the generated tokens.
         drafter: drafts tokens by prompt lookup; None goes token by token.
     """
@@ -91,16 +91,16 @@ class GenerateJob(Job):
         self.ended: tuple[FinishReason, str | int | None] | None = None
         self._logprobs: list[TokenLogprob | None] = []
         self._wants_logprobs = params.logprobs or params.top_logprobs > 0
-        # Log-probabilities of what a constraint forces come from steps of their own.
+        # Log-probabilities of forced tokens come from separate steps.
         self.drafter = None if constraint is not None and self._wants_logprobs else drafter
-        self.ahead: list[Matcher] = []  # a matcher behind each token of the draft
+        self.ahead: list[Matcher] = []  # a matcher after each token of the draft
         plain = SamplingRow(params, seed, 0)
         self._is_greedy = plain.is_plain and constraint is None and not self._wants_logprobs
         self._end_ids = frozenset(() if params.ignore_eos else limits.end_ids)
         self._kept: Kept | None = None
         self._last: Delta | None = None
         self._closes = False  # `judge` finds the rest of the text
-        self.num_counted = (0, 0)  # generated and forced tokens that the statistics have
+        self.num_counted = (0, 0)  # generated and forced tokens counted in the statistics
 
     @property
     def num_generated(self) -> int:
@@ -109,11 +109,11 @@ class GenerateJob(Job):
 
     @property
     def num_to_write(self) -> int:
-        """All that may come, but the last, after which nothing is computed."""
+        """Most tokens that may follow, without the last, which needs no keys and values."""
         return max(0, self.limits.max_tokens - self.num_generated - 1)
 
     def begin(self, sequence: TokenSequence) -> None:
-        """Take the sequence of the prompt; a constraint's forced beginning joins it at once,
+        """Take the sequence of the prompt; a constraint's forced beginning is appended at once,
         unless the prompt's last token is still to be chosen."""
         self.sequence = sequence
         self.sequences.add(sequence)
@@ -122,7 +122,7 @@ class GenerateJob(Job):
 
     @property
     def is_followed(self) -> bool:
-        """Whether deltas are published with every step: what was forced is told by them."""
+        """Whether deltas are published with every step; they carry which tokens were forced."""
         return self.generation.is_followed or self.matcher is not None
 
     def stop(self) -> None:
@@ -142,7 +142,7 @@ class GenerateJob(Job):
 
     @property
     def is_ready(self) -> bool:
-        """True when it has ended and nothing about its tokens is still to be computed."""
+        """True if it has ended and no log-probability of its tokens is missing."""
         waits = self._wants_logprobs and None in self._logprobs
         return self.ended is not None and not waits
 
@@ -156,19 +156,19 @@ class GenerateJob(Job):
         return draft, self.drafter.rate if self.drafter is not None and len(draft) else 0.0
 
     def _num_valid(self, token_ids: list[int]) -> int:
-        """Tokens of a draft that the constraint takes; where telling is slow, no more drafts."""
+        """Number of draft tokens that the constraint allows; a slow check ends drafting."""
         assert self.matcher is not None
         begun_s = time.thread_time()
         try:
             num: int = self.matcher.num_valid(token_ids)
-        except UnsupportedConstraintError:  # the next token that is taken says so itself
+        except UnsupportedConstraintError:  # consuming the next token will raise it
             num = 0
         if time.thread_time() - begun_s > MAX_DRAFT_S:
             num, self.drafter = 0, None
         return num
 
     def look_ahead(self) -> None:
-        """Fork a matcher for each token of the draft, which ends where the constraint does."""
+        """Fork a matcher for each token of the draft, which ends where the constraint ends."""
         self.ahead = []
         here: Any = self.matcher
         begun_s = time.thread_time()
@@ -185,13 +185,13 @@ class GenerateJob(Job):
         self.shorten_draft(len(self.ahead))
 
     def shorten_draft(self, num_tokens: int) -> None:
-        """Take no more than so many tokens of the draft."""
+        """Keep at most so many tokens of the draft."""
         del self.ahead[num_tokens:]
         self.sequence.draft = self.sequence.draft[:num_tokens]
 
     def rows(self) -> list[SamplingRow]:
-        """What the sampler needs for the next token, and for those after each token of the draft;
-        none where the mask says that no token may come, which ends the generation."""
+        """The sampler's rows for the next token, and for those after each token of the draft;
+        none if the mask allows no token, which ends the generation."""
         if self.matcher is not None and self.matcher.is_finished:
             self._end("constraint", None)
             return []
@@ -207,7 +207,7 @@ class GenerateJob(Job):
         if index < params.min_tokens:
             row.held_back = (*self._end_ids, *params.stop_token_ids)
         elif params.ignore_eos and self.matcher is not None:
-            row.held_back = self.limits.end_ids  # its masks would let them end the text
+            row.held_back = self.limits.end_ids  # its masks allow them
         if row.has_penalty:
             row.prompt_ids = sequence.tokens[: sequence.num_prompt]
             generated = sequence.tokens[sequence.num_prompt :]
@@ -215,10 +215,10 @@ class GenerateJob(Job):
         return row
 
     def accept(self, token_id: int, logprob: TokenLogprob | None) -> None:
-        """Take a sampled token; `ended` is set when it was the last.
+        """Take a sampled token; sets `ended` if it was the last.
 
         Raises:
-            ConstraintError: the constraint came to a dead end, or ended incomplete.
+            ConstraintError: the constraint allows no continuation, or the text is incomplete.
         """
         if self.first_token_s is None:
             self.first_token_s = time.monotonic()
@@ -230,7 +230,7 @@ class GenerateJob(Job):
             self._take(token_id, logprob)
 
     def _take(self, token_id: int, logprob: TokenLogprob | None, *, skip: int = 0) -> None:
-        """A chosen token; its first `skip` bytes are the prompt's."""
+        """Take a chosen token, whose first `skip` bytes are the prompt's."""
         self._append(token_id, logprob, skip=skip)
         if self.ended is None and self.matcher is not None:
             if skip:
@@ -241,7 +241,7 @@ class GenerateJob(Job):
         self._check_length()
 
     def record(self, sequence: TokenSequence, first: int, logits: Tensor) -> None:
-        """Choose an unstable token again; log-probabilities of forced tokens from then on.
+        """Choose an unstable token again; later calls record log-probabilities of forced tokens.
 
         Raises:
             ConstraintError: as `accept`.
@@ -256,7 +256,7 @@ class GenerateJob(Job):
                 self._logprobs[position - sequence.num_prompt] = record
 
     def _heal(self, logits: Tensor) -> None:
-        """Replace the prompt's last token where the model prefers a longer one."""
+        """Replace the prompt's last token if the model prefers a longer one."""
         unstable, self.unstable = self.unstable, None
         if unstable is None:
             return
@@ -270,11 +270,11 @@ class GenerateJob(Job):
         self._take(choice, record, skip=unstable.num_bytes)
 
     def computed(self, sequence: TokenSequence) -> list[TokenSequence]:
-        """Nothing follows: the engine samples and goes on."""
+        """No further sequences: the engine samples from this one."""
         return []
 
     def finish(self, memory: Memory, later: Callable[[Callable[[], None]], None]) -> None:
-        """Commit what was computed of the kept tokens, and put the branch at their end."""
+        """Commit the computed part of the kept tokens, and move the branch to their end."""
         kept, self._last = self.tracker.finish(whole=self._closes)
         self._kept = kept
         sequence, branch = self.sequence, self.branch
@@ -345,7 +345,7 @@ class GenerateJob(Job):
             self._end("stop", self.tracker.stop[0])
 
     def _after_constraint(self) -> None:
-        """End a satisfied constraint, or append what it forces.
+        """End after a satisfied constraint, or append forced tokens.
 
         No mask is computed here: that is done while the model's step runs.
         """
@@ -369,7 +369,7 @@ class GenerateJob(Job):
             self._end("constraint" if is_finished else "length", None)
 
     def _end(self, reason: FinishReason, stop_reason: str | int | None) -> None:
-        """It ends, unless the constraint says otherwise at once; what takes time is left to
+        """End, or fail at once if the constraint is not satisfied; slow checks are left to
         `judge`. A stop string may begin inside a token, so the text before it is matched again."""
         self.ended = (reason, stop_reason)
         matcher, constraint = self.matcher, self.constraint

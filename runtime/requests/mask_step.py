@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class Masks:
-    """Starts the masks of a step before its forward pass and hands over errors after it.
+    """Starts the masks of a step before its forward pass and returns their errors after it.
 
-    The thread starts with the first constraint; a runtime without any has none.
+    The thread starts with the first constraint; a runtime without constraints has none.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Masks:
         self._running: Future[list[BaseException | None]] | None = None
 
     def submit(self, sequences: list[TokenSequence]) -> None:
-        """Start computing the masks that these sequences will be sampled under."""
+        """Start computing the masks for sampling these sequences."""
         self._jobs = [
             job
             for each in sequences
@@ -45,9 +45,9 @@ class Masks:
         self._running = self._worker.submit(matchers)
 
     def collect(self) -> list[tuple[GenerateJob, BaseException]]:
-        """Wait for the masks; returns the jobs whose constraint came to a dead end.
+        """Wait for the masks; returns the jobs whose constraint allows no token, with the errors.
 
-        A draft ends where its constraint would: the end is found where it comes, not ahead.
+        A dead end after a token of a draft only shortens the draft; it is an error when reached.
         """
         running, self._running = self._running, None
         if running is None:

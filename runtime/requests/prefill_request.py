@@ -1,4 +1,4 @@
-"""Computes what a branch holds, without any answer: prefixes that are made ahead of their use."""
+"""Prefill without a generation, for prefixes that are computed before their use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NOTHING_MORE = SamplingParams(max_tokens=1, temperature=0.0, heal=False)
 
 
 def prefill(branch: EngineBranch, num_prompt_tokens: Callable[[], int]) -> tuple[int, ...]:
-    """Compute a branch's prompt and return its tokens; a bar shows how far it is.
+    """Compute a branch's prompt and return its tokens; a bar shows the progress.
 
     Args:
         num_prompt_tokens: the runtime's counter of prompt tokens, cached or computed.

@@ -1,4 +1,4 @@
-"""What sequences are computed for. A job belongs to one branch and ends its future exactly once."""
+"""Jobs: requests as the engine runs them. A job has one branch and ends its future exactly once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT
 
 
 def job_of(sequence: TokenSequence) -> Job:
-    """The job that a sequence of this engine is computed for."""
+    """The job of a sequence."""
     job = sequence.job
     assert isinstance(job, Job)
     return job
@@ -26,13 +26,13 @@ class Job:
     """Base of generations and scorings.
 
     `sequences` are those that wait or run; `posted_s` and `deadline_s` are monotonic seconds.
-    `judge`, where it is set when the job ends, takes its time to raise what is wrong with the
-    result, or returns text that ends it; the future is resolved after that.
+    `judge`, if it is set when the job ends, is a slow check off the engine's thread: it raises an
+    error of the result, or returns a text that completes it. The future is resolved after that.
     """
 
     judge: Callable[[], str | None] | None = None
 
-    samples = False  # True where the last row of logits is sampled from
+    samples = False  # True if a token is sampled from the last row of logits
 
     def __init__(self, branch: BranchState, future: Future[Any], deadline_s: float | None) -> None:
         self.branch = branch
@@ -45,7 +45,7 @@ class Job:
 
     @property
     def holder(self) -> str:
-        """What the leak scanner and events call its sequences."""
+        """The name of its sequences in the leak scanner and in events."""
         kind = "generation" if self.samples else "scoring"
         return f"{kind} on {self.branch.name}"
 
@@ -56,7 +56,7 @@ class Job:
 
     @property
     def num_to_write(self) -> int:
-        """Most tokens that may still be generated and then read by a later one."""
+        """Most tokens that may still be generated and need keys and values."""
         return 0
 
     def draft(self) -> tuple[TokenIds, float]:
@@ -65,11 +65,11 @@ class Job:
 
     @property
     def is_ready(self) -> bool:
-        """True when the future can be resolved without another step."""
+        """True if the future can be resolved without another step."""
         raise NotImplementedError
 
     def finish(self, memory: Memory, later: Callable[[Callable[[], None]], None]) -> None:
-        """Hand the branch what is kept; `later` calls a function that resolves the future."""
+        """Give the branch the kept tokens; `later` calls a function that resolves the future."""
         raise NotImplementedError
 
     def resolve(self, closing: str, later: Callable[[Callable[[], None]], None]) -> None:
@@ -81,5 +81,5 @@ class Job:
         raise NotImplementedError
 
     def computed(self, sequence: TokenSequence) -> list[TokenSequence]:
-        """All pending tokens of a sequence are computed; returns sequences to run next."""
+        """Called when all pending tokens of a sequence are computed; returns the next sequences."""
         raise NotImplementedError

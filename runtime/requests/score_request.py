@@ -2,9 +2,8 @@
 
 A token's log-probability comes from the logits at the token before it, so the last token of an
 option is never computed, and an option of one token costs nothing beyond the prompt. The trie is
-cut into chains that do not branch; each is one sequence, run when the chain above it is done.
-Nothing here depends on that chain staying cached: a sequence matches what there is and computes
-the rest.
+cut into chains that do not branch; each is one sequence, run after the chain above it. That chain
+need not stay cached: a sequence matches the longest cached prefix and computes the rest.
 """
 
 from __future__ import annotations
@@ -74,11 +73,11 @@ class ScoreJob(Job):
                 node = node.children.setdefault(token_id, TrieNode(token_id))
 
     def begin(self) -> list[TokenSequence]:
-        """The first sequence: the prompt, and the options as far as they agree."""
+        """The first sequence: the prompt, and the common beginning of the options."""
         return [self._start((), self._root)] if self._root.children else []
 
     def restart(self) -> None:
-        """Forget what was computed and begin again."""
+        """Drop all scores and begin again."""
         self._chains.clear()
         self.sequences.clear()
         self.begin()
@@ -99,7 +98,7 @@ class ScoreJob(Job):
             child.logprob, child.is_greedy = value, greedy
 
     def computed(self, sequence: TokenSequence) -> list[TokenSequence]:
-        """Go on with the chains below the one that is done."""
+        """The chains below a finished one."""
         chain = self._chains.pop(sequence)
         self.sequences.discard(sequence)
         above = (*chain.above, *(node.token_id for node in chain.nodes))
@@ -108,7 +107,7 @@ class ScoreJob(Job):
 
     @property
     def is_ready(self) -> bool:
-        """True when no chain is left."""
+        """True if no chain is left."""
         return not self.sequences
 
     def finish(self, memory: Memory, later: Callable[[Callable[[], None]], None]) -> None:
@@ -159,7 +158,7 @@ class ScoreJob(Job):
 
 
 def num_shared(runs: Sequence[list[int]]) -> int:
-    """Tokens that all runs begin with."""
+    """Number of tokens of the common beginning of all runs."""
     first, last = min(runs), max(runs)
     for place, (a, b) in enumerate(zip(first, last, strict=False)):
         if a != b:

@@ -1,4 +1,4 @@
-"""From logits to tokens, a step's rows at once, with random numbers by key.
+"""From logits to tokens, for all rows of a step at once, with random numbers by key.
 
 It knows rows of logits and sampling parameters. It knows no branch and no tree.
 """

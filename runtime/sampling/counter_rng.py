@@ -34,13 +34,13 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 class SeedSource:
-    """Seeds for generations that were given none, from the runtime's own seed."""
+    """Seeds for generations without one, made from the runtime's seed."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed & _MASK
         self._count = 0
 
     def next(self) -> int:
-        """The next seed; it depends on how many were asked for before."""
+        """The next seed; it depends on the number of seeds before it."""
         self._count += 1
         return int(_mix(_mix(np.array([self._seed], np.uint64)) ^ np.uint64(self._count))[0])

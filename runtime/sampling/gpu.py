@@ -1,4 +1,4 @@
-"""Hand a step's rows to the sampling kernel of a GPU."""
+"""Pass a step's rows to the sampling kernel of a GPU."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from torch import Tensor
 from radixlang.runtime.sampling.row import SamplingRow
 from radixlang.sampling_params import SamplingParams
 
-# Parameters that the kernel, or what comes before it on a GPU, does as the general sampler does.
+# Parameters that the kernel, or the code before it on a GPU, handles as the general sampler does.
 HANDLED = frozenset({"temperature", "top_p", "min_p", "seed", "frequency_penalty",
                      "presence_penalty", "repetition_penalty"})  # fmt: skip
-# Parameters that choose no token: they are the request's affair.
+# Parameters that choose no token: the request handles them.
 ELSEWHERE = frozenset({"max_tokens", "min_tokens", "stop", "stop_regex", "stop_token_ids",
                        "ignore_eos", "logprobs", "top_logprobs", "heal"})  # fmt: skip
 
 
 def suits_kernel(rows: Sequence[SamplingRow]) -> bool:
-    """Whether the kernel does all that these rows ask for.
+    """Whether the kernel handles all parameters of these rows.
 
-    A parameter that is in neither list goes to the general sampler wherever it is set: top-k
-    does, which stays with torch's own selection, and so does any parameter that is new. An end
-    token is only held back where a mask leaves others, which is seen too late here.
+    A row that sets a parameter of neither list goes to the general sampler: so does top-k, which
+    stays with torch's own selection, and any new parameter. An end token is held back only if a
+    mask leaves others, which is not known here.
     """
     return all(
         is_known(row.params) and not (row.held_back and row.bitmask is not None) for row in rows
@@ -35,14 +35,14 @@ def suits_kernel(rows: Sequence[SamplingRow]) -> bool:
 
 
 def is_known(params: SamplingParams) -> bool:
-    """Whether whatever is set in the parameters is handled on a GPU as elsewhere."""
+    """Whether every parameter that is set has the same effect on a GPU as elsewhere."""
     kind: Any = type(params)
     return all(getattr(params, name) == usual for name, usual in _unknown(kind))
 
 
 @cache
 def _unknown(kind: type[SamplingParams]) -> tuple[tuple[str, object], ...]:
-    """Parameters, and their defaults, that nothing here knows of."""
+    """Parameters of neither list, with their defaults."""
     known = HANDLED | ELSEWHERE
     return tuple((each.name, each.default) for each in fields(kind) if each.name not in known)
 
@@ -62,7 +62,7 @@ def choose(logits: Tensor, rows: Sequence[SamplingRow]) -> tuple[Tensor, Tensor]
 
 
 def _bitmask(rows: Sequence[SamplingRow], logits: Tensor) -> Tensor | None:
-    """Words [n, ceil(vocab_size / 32)] int32; all bits where a row has no mask."""
+    """Words [n, ceil(vocab_size / 32)] int32; all bits for a row without a mask."""
     if all(row.bitmask is None for row in rows):
         return None
     words = np.full((len(rows), -(-logits.shape[1] // 32)), -1, np.int32)

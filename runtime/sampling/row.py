@@ -1,4 +1,4 @@
-"""What the sampler must know of one row of logits."""
+"""The sampler's input for one row of logits."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ NO_IDS: NDArray[np.int32] = np.empty(0, np.int32)
 
 @dataclass(slots=True)
 class SamplingRow:
-    """What the sampler must know of one row.
+    """The sampler's input for one row.
 
-    `index` counts the tokens the generation has so far; with `seed` it keys the random number.
-    `held_back` are end tokens that must not come yet; `bitmask` int32 [ceil(vocab / 32)] has a
+    `index` counts the tokens of the generation so far; with `seed` it keys the random number.
+    `held_back` are end tokens that are not allowed yet; `bitmask` int32 [ceil(vocab / 32)] has a
     bit for every allowed token, None allows all. `prompt_ids` and `generated_ids` are read only
-    where penalties are on.
+    if penalties are on.
     """
 
     params: SamplingParams
@@ -32,23 +32,23 @@ class SamplingRow:
 
     @property
     def has_penalty(self) -> bool:
-        """True where earlier tokens change the logits."""
+        """True if earlier tokens change the logits."""
         p = self.params
         return bool(p.frequency_penalty or p.presence_penalty) or p.repetition_penalty != 1.0
 
     @property
     def wants_logprobs(self) -> bool:
-        """True where log-probabilities are recorded."""
+        """True if log-probabilities are recorded."""
         return self.params.logprobs or self.params.top_logprobs > 0
 
     @property
     def is_plain(self) -> bool:
-        """True where the likeliest token is the answer."""
+        """True if the likeliest token is the answer."""
         return not (
             self.params.temperature or self.held_back or self.has_penalty
             or self.bitmask is not None
         )  # fmt: skip
 
 
-# One row for all that want the likeliest token and no more: neither seed nor index matters.
+# One row for all plain greedy rows, for which neither seed nor index matters.
 GREEDY = SamplingRow(SamplingParams(temperature=0), seed=0, index=0)

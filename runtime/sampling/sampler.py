@@ -1,9 +1,9 @@
 """From logits to tokens, for all rows of a step at once.
 
 Greedy rows cost one argmax. Everything else (masks, penalties, temperature, truncation) touches
-only the rows that ask for it. A row's draw depends on its own logits, seed and position alone, so
-it is the same in any batch. Log-probabilities are those of the model's own distribution: neither
-temperature, nor masks, nor penalties are in them.
+only the rows that use it. A row's draw depends only on its logits, seed and position, so it is the
+same in any batch. Log-probabilities are those of the model's own distribution, without temperature,
+masks or penalties.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from radixlang.runtime.sampling.row import GREEDY, SamplingRow
 from radixlang.runtime.sampling.wide_rows import invert, likeliest, wide
 from radixlang.sampling_params import SamplingParams
 
-_HEALING = 2**32  # counter of the draw that heals a prompt, beyond any token's
+_HEALING = 2**32  # counter of the draw of token healing, beyond any token's
 SERIAL_WIDTH = 16_384  # numbers that torch reduces on one thread whatever their company
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One token a row; `is_finite` is False where the logits were NaN or infinite, `is_allowed`
-    False where masks left no token at all: such a row's token means nothing."""
+    """One token for each row; `is_finite` is False if its logits were NaN or infinite, `is_allowed`
+    is False if masks left no token: such a row's token has no meaning."""
 
     token_ids: list[int]
     is_finite: list[bool]
@@ -40,7 +40,7 @@ class Sampled:
 
 
 def sample(logits: Tensor, rows: Sequence[SamplingRow], vocab_size: int) -> Sampled:
-    """Choose one token a row.
+    """Choose one token for each row.
 
     Args:
         logits: float32 [num_rows, width]; columns from `vocab_size` on are padding. The rows may
@@ -49,7 +49,7 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow], vocab_size: int) -> Samp
         vocab_size: ids that a token may have.
     """
     usable = logits[:, :vocab_size]
-    best, token_ids = likeliest(usable)  # a NaN anywhere in the row comes out as the maximum
+    best, token_ids = likeliest(usable)  # a NaN anywhere in the row is its maximum
     if all(row is GREEDY for row in rows):
         finite = list(map(math.isfinite, best.tolist()))
         return Sampled(token_ids.tolist(), finite, [True] * len(rows), [None] * len(rows))
@@ -86,7 +86,7 @@ def target_logprobs(logits: Tensor, rows: Tensor, target_ids: Tensor) -> tuple[T
 
     Args:
         logits: float32 [n, width].
-        rows: int64 [m], the row that each target is looked up in.
+        rows: int64 [m], the row of each target.
         target_ids: int64 [m].
     """
     normaliser, best = log_normaliser(logits), logits.argmax(dim=1)
@@ -106,7 +106,7 @@ def row_logprob(logits: Tensor, token_id: int, num_top: int, vocab_size: int) ->
 def choose_among(
     logits: Tensor, candidate_ids: NDArray[np.int64], params: SamplingParams, seed: int
 ) -> int:
-    """One of the candidates under a row of logits [width]: the likeliest, or drawn by key."""
+    """One of the candidates by a row of logits [width]: the likeliest, or drawn by key."""
     ids = torch.from_numpy(candidate_ids).to(logits.device)
     scores = logits[ids]
     if params.temperature == 0:
@@ -117,7 +117,7 @@ def choose_among(
 
 
 def _choose(logits: Tensor, rows: list[SamplingRow]) -> tuple[Tensor, Tensor]:
-    """Tokens of rows that are not plain, and whether there were any; `logits` get overwritten."""
+    """Tokens of rows that are not plain, and whether any was allowed; overwrites `logits`."""
     _apply_penalties(logits, rows)
     if logits.is_cuda and gpu_sampling.suits_kernel(rows):
         _hold_back(logits, rows)
@@ -141,7 +141,7 @@ def _apply_penalties(logits: Tensor, rows: list[SamplingRow]) -> None:
         params = row.params
         if params.repetition_penalty != 1.0:
             both = np.unique(np.concatenate((row.prompt_ids, row.generated_ids)))
-            seen = _index(both[both < len(logit)], logits)  # a prompt may hold ids of the padding
+            seen = _index(both[both < len(logit)], logits)  # a prompt may have ids of the padding
             value, penalty = logit[seen], params.repetition_penalty
             logit[seen] = torch.where(value > 0, value / penalty, value * penalty)
         ids, counts = np.unique(row.generated_ids, return_counts=True)
@@ -166,7 +166,7 @@ def _apply_masks(logits: Tensor, rows: list[SamplingRow]) -> None:
 
 
 def _hold_back(logits: Tensor, rows: list[SamplingRow]) -> None:
-    """Ban end tokens, unless a constraint leaves nothing else."""
+    """Ban end tokens, unless a constraint leaves no other token."""
     for logit, row in zip(logits, rows, strict=True):
         if row.held_back:
             ids = [i for i in row.held_back if i < len(logit)]
@@ -177,7 +177,7 @@ def _hold_back(logits: Tensor, rows: list[SamplingRow]) -> None:
 
 
 def _draw(logits: Tensor, best: Tensor, rows: list[SamplingRow]) -> Tensor:
-    """Draw by inverse transform; `logits` get overwritten. `best` is each row's largest logit."""
+    """Draw by inverse transform; overwrites `logits`. `best` is each row's largest logit."""
     weight = logits.sub_(best.unsqueeze(1))
     if any(row.params.temperature != 1 for row in rows):
         weight.div_(_column([row.params.temperature for row in rows], weight))
@@ -204,17 +204,17 @@ def _kind(params: SamplingParams) -> Callable[..., Tensor]:
 
 
 def _draw_full(weight: Tensor, least: Tensor | None, rows: list[SamplingRow]) -> Tensor:
-    """Over the whole vocabulary in id order: no sort is needed."""
+    """Draw from the whole vocabulary in id order, without a sort."""
     if least is not None:
         weight.masked_fill_(weight < least, 0.0)
     return invert(weight, _numbers(rows, weight))
 
 
 def _draw_nucleus(weight: Tensor, least: Tensor | None, rows: list[SamplingRow]) -> Tensor:
-    """Over the smallest set with top_p of the mass, by rejection and without a sort.
+    """Draw from the smallest set with top_p of the mass, by rejection and without a sort.
 
-    A token is in that set when what is likelier than it has less than top_p; equals at the edge
-    stay in. A token that is not takes all that are no likelier with it, so few rounds are needed.
+    A token is in that set if the likelier tokens have less than top_p of the mass; equals at the
+    edge are in it. A rejected token excludes all that are not likelier, so few rounds are needed.
     (After the sampling kernels of FlashInfer, Ye et al. 2025.)
     """
     bound = _column([row.params.top_p for row in rows], weight) * weight.sum(dim=1, keepdim=True)
@@ -235,7 +235,7 @@ def _draw_nucleus(weight: Tensor, least: Tensor | None, rows: list[SamplingRow])
 
 
 def _draw_top_k(weight: Tensor, least: Tensor | None, rows: list[SamplingRow]) -> Tensor:
-    """Over the top_k likeliest, and of those the smallest set with top_p of their mass."""
+    """Draw from the top_k likeliest, of those from the smallest set with top_p of their mass."""
     vocab_size = weight.shape[1]
     limits = [min(row.params.top_k or vocab_size, vocab_size) for row in rows]
     num = max(limits)
@@ -260,7 +260,7 @@ def _numbers(rows: list[SamplingRow], like: Tensor, attempt: int = 0) -> Tensor:
 def _logprobs(
     logits: Tensor, vocab_size: int, token_ids: Tensor, rows: Sequence[SamplingRow]
 ) -> list[TokenLogprob | None]:
-    """Records of the rows that ask for them."""
+    """Log-probability records of the rows that ask for them."""
     records: list[TokenLogprob | None] = [None] * len(rows)
     asked = [i for i, row in enumerate(rows) if row.wants_logprobs]
     if not asked:

@@ -1,7 +1,7 @@
 """Reductions over rows as wide as a vocabulary, in two steps: by blocks, then inside one block.
 
 On a CPU torch's maximum with an index takes ten times as long as one without, and a running sum
-many times as long as a sum; of a block both cost nothing.
+many times as long as a sum; inside one block both cost next to nothing.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def _invert_small(weight: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _blocks(x: Tensor, filler: float) -> Tensor:
-    """x [n, m] as [n, blocks, BLOCK], filled up at the end."""
+    """x [n, m] as [n, blocks, BLOCK], padded at the end."""
     missing = -x.shape[1] % BLOCK
     x = F.pad(x, (0, missing), value=filler) if missing else x
     return x.as_strided((x.shape[0], x.shape[1] // BLOCK, BLOCK), (x.stride(0), BLOCK, 1))
 
 
 def wide(like: Tensor) -> torch.dtype:
-    """The type that sums are taken in."""
+    """The dtype of sums."""
     return torch.float64 if like.device.type != "mps" else torch.float32

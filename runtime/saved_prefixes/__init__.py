@@ -1,6 +1,6 @@
 """Prefixes on disk: the file format, the fingerprints that guard it, and the store.
 
-They know the tree and the KV cache. They know no request.
+It knows the tree and the KV cache. It knows no request.
 """
 
 __all__ = [

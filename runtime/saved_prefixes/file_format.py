@@ -1,12 +1,12 @@
 """Prebuilt prefixes: computed once, pinned, saved to disk, and loaded at the next start.
 
-A file holds records, each a node's tokens and its keys and values, parents before children. A
-record's head has a checksum and so has what it holds. The file is written under another name and
-renamed, so a crash leaves the old file or the new one; and should a file be cut short or damaged
-after all, what comes before the damage is still a valid set of prefixes, and is loaded.
+A file has records, each with a node's tokens and its keys and values, parents before children. A
+record's head and its content have checksums. The file is written under another name and renamed, so
+a crash leaves the old file or the new one. If a file is truncated or damaged all the same, the
+records before the damage are a valid set of prefixes, and are loaded.
 
-A fingerprint at the head says what the numbers depend on. Keys and values of other weights, other
-rotary settings or another tokenizer are never loaded.
+The head has a fingerprint. Keys and values of other weights, other rotary settings or another
+tokenizer are never loaded.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ADVICE = "build the prefixes again and save them over it"
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """All that saved keys and values depend on; two are compatible when they are equal."""
+    """Everything that saved keys and values depend on; a file with another one is refused."""
 
     weights: str  # hash of the weights
     tokenizer: str  # hash of the tokenizer
@@ -59,7 +59,7 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a file gave: nodes that end its prefixes, tokens, and whether all of it was intact."""
+    """The result of loading: nodes that end the prefixes, tokens, and whether all was intact."""
 
     nodes: tuple[RadixNode, ...]
     num_tokens: int
@@ -101,13 +101,13 @@ def save_prefixes(
 def load_prefixes(
     path: str | os.PathLike[str], tree: RadixTree, cache: KVCache, fingerprint: Fingerprint
 ) -> Loaded:
-    """Put the prefixes of a file into tree and cache; what is cached already is kept.
+    """Load the prefixes of a file into tree and cache; nodes that are cached already are kept.
 
-    Loading stops quietly at the first damaged record, or when the pool is full (nothing is
-    evicted for it); `is_complete` then is False.
+    Loading stops at the first damaged record, or when the pool is full (nothing is evicted);
+    `is_complete` is then False.
 
     Raises:
-        ParameterError: no file of this kind, or made under another fingerprint.
+        ParameterError: it is not such a file, or has another fingerprint.
     """
     with Path(path).open("rb") as file:
         saved = read_head(file, path)
@@ -131,7 +131,7 @@ def load_prefixes(
 
 
 def _drop_abandoned(target: Path) -> None:
-    """Remove what a process that was killed had begun; what is younger may be another's work."""
+    """Remove old unfinished files of killed processes; a young one may still be written."""
     for part in target.parent.glob(f"{glob.escape(target.name)}*{_PART}"):
         with contextlib.suppress(OSError):
             if time.time() - part.stat().st_mtime > ABANDONED_AFTER_S:
@@ -175,10 +175,10 @@ def _as_bytes(data: Tensor) -> bytes:
 
 
 def read_head(file: BinaryIO, path: str | os.PathLike[str]) -> dict[str, object]:
-    """What stands before the first record: the fingerprint and the number of records.
+    """The head of the file: the fingerprint and the number of records.
 
     Raises:
-        ParameterError: no file of this kind, or one whose head is damaged.
+        ParameterError: it is not such a file, or its head is damaged.
     """
     if file.read(len(MAGIC)) != MAGIC:
         raise ParameterError(f"{path} is no file of saved prefixes of this version; {_ADVICE}")
@@ -192,7 +192,7 @@ def read_head(file: BinaryIO, path: str | os.PathLike[str]) -> dict[str, object]
 
 
 def read_record_head(file: BinaryIO) -> tuple[int, int, int, int] | None:
-    """Parent, tokens, payload bytes and the contents' checksum; None at the end or at damage."""
+    """Parent, tokens, payload bytes and the content's checksum; None at the end or at damage."""
     head, sums = file.read(RECORD.size), file.read(CHECKSUMS.size)
     if len(sums) < CHECKSUMS.size:
         return None
@@ -227,7 +227,7 @@ def _compare(
 
 
 def _records(file: BinaryIO, cache: KVCache) -> Iterator[tuple[int, Tokens, Tensor]]:
-    """Intact records in order; ends at the first that is cut short or damaged."""
+    """Intact records in order; ends at the first that is truncated or damaged."""
     shape = (len(cache), 2, -1, cache.num_kv_heads, cache.head_dim)
     number = 0
     while (found := read_record_head(file)) is not None:
@@ -246,7 +246,7 @@ def _records(file: BinaryIO, cache: KVCache) -> Iterator[tuple[int, Tokens, Tens
 def _place(
     tree: RadixTree, cache: KVCache, parent: RadixNode, tokens: Tokens, data: Tensor
 ) -> RadixNode | None:
-    """Store one record below its parent; None when the pool has no room."""
+    """Store one record below its parent; None if the pool has no room."""
     after = int(parent.slots[-1]) if parent.length and not parent.quantized else None
     try:
         slots = tree.pool.alloc(len(tokens), after_slot=after, holder="saved prefixes")

@@ -1,4 +1,4 @@
-"""What saved keys and values depend on, as short hashes of the loaded model."""
+"""The fingerprint of saved keys and values: short hashes of everything that they depend on."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def fingerprint_of(loaded: LoadedModel, namespace: Namespace) -> Fingerprint:
     )
 
 
-# Settings that no key or value depends on, or that have a field of their own.
+# Settings that no key or value depends on, or that have another field.
 _APART = {"name", "context_length", "bos_token_id", "eos_token_ids", "ropes", "kv_dtype",
           "logit_soft_cap", "tie_embeddings"}  # fmt: skip
 
 
 def _arithmetic(config: ModelConfig) -> dict[str, Any]:
-    """The settings that enter keys and values, whichever they are: a new one counts unless told."""
+    """The settings that keys and values depend on; a new setting counts unless listed above."""
     return {name: value for name, value in asdict(config).items() if name not in _APART}
 
 

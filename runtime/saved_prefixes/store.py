@@ -27,7 +27,7 @@ from radixlang.runtime.saved_prefixes.fingerprint import fingerprint_of
 
 @dataclass(frozen=True, slots=True)
 class SavedPrefix:
-    """What a file holds, read from its heads alone."""
+    """The content of a file, read only from its heads."""
 
     path: Path
     num_tokens: int
@@ -38,10 +38,10 @@ class SavedPrefix:
 def save_prefix(
     runtime: Runtime, token_ids: Sequence[int], path: str | os.PathLike[str]
 ) -> SavedPrefix:
-    """Compute a prefix, if the cache does not hold it, and write it to a file.
+    """Compute a prefix, if it is not cached, and save it to a file.
 
     Raises:
-        ParameterError: no tokens.
+        ParameterError: there are no tokens.
         PromptTooLongError, PoolExhaustedError: it does not fit.
     """
     if not len(token_ids):
@@ -73,10 +73,10 @@ def _compute(runtime: Runtime, token_ids: Sequence[int]) -> None:
 
 
 def load_prefix(runtime: Runtime, path: str | os.PathLike[str]) -> tuple[Loaded, list[Lease]]:
-    """Put a saved prefix into a runtime's cache and pin it; the leases end the pinning.
+    """Load a saved prefix into a runtime's cache and pin it; releasing the leases unpins it.
 
     Raises:
-        ParameterError: the file was made with another model, or is no file of prefixes.
+        ParameterError: the file was made with another model, or is not a file of prefixes.
     """
     fingerprint = fingerprint_of(runtime.loaded, Namespace(""))
     memory = runtime.core.memory
@@ -94,7 +94,7 @@ def describe(path: str | os.PathLike[str]) -> SavedPrefix:
     """Tokens and fingerprint of a file, without its keys and values.
 
     Raises:
-        ParameterError: it is no file of saved prefixes, or a head in it is damaged.
+        ParameterError: it is not a file of saved prefixes, or a head in it is damaged.
     """
     with Path(path).open("rb") as file:
         about = read_head(file, path)

@@ -1,4 +1,4 @@
-"""Drafts by prompt lookup: the tokens that probably come next, and how many to try.
+"""Drafts by prompt lookup: the tokens that probably come next, and how many to draft.
 
 It knows token ids. It knows no model.
 """

@@ -1,7 +1,7 @@
-"""What generations have written lately, found by the tokens before it: a second source of drafts.
+"""A cache of recently generated n-grams by the tokens before them: a second source of drafts.
 
-Branches of one program write alike: the same phrases, steps, formats. Where a branch's own text has
-nothing to go by, another's often has.
+Branches of one program write similar text: the same phrases, steps, formats. If a branch's own text
+has no match, another's often has.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Hashable
 import numpy as np
 from numpy.typing import NDArray
 
-ORDER = 3  # tokens that must have come before
-MAX_NGRAMS = 8192  # that are remembered, 2 MB of them; the oldest are forgotten
+ORDER = 3  # tokens that must match
+MAX_NGRAMS = 8192  # cached n-grams, 2 MB; the oldest are dropped
 _Key = tuple[Hashable, tuple[int, ...]]
 _NOTHING: tuple[list[int], int] = ([], 0)
 
 
 class NgramCache:
-    """Texts by their n-grams, the latest of each. Namespaces see nothing of one another."""
+    """The latest text after each n-gram. Namespaces share nothing."""
 
     def __init__(self) -> None:
         self._places: dict[_Key, tuple[list[int], int]] = {}
@@ -27,7 +27,7 @@ class NgramCache:
         return len(self._places)
 
     def put(self, namespace: Hashable, before: tuple[int, ...], text: list[int], at: int) -> None:
-        """Remember that text[at:], which may still grow, followed the tokens before."""
+        """Store that text[at:], which may still grow, followed the tokens `before`."""
         if len(self._places) == MAX_NGRAMS:
             del self._places[next(iter(self._places))]
         self._places[namespace, before] = (text, at)
@@ -38,12 +38,12 @@ class NgramCache:
         return text[at : at + count]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Drop all n-grams."""
         self._places.clear()
 
 
 class Writing:
-    """The text of one generation in the cache, and what others wrote after the same tokens."""
+    """The text of one generation in the cache, and lookups of others' text."""
 
     __slots__ = ("_cache", "_first", "_namespace", "_text")
 
@@ -54,7 +54,7 @@ class Writing:
         self._first: int | None = None  # position of the first token of the text
 
     def extend(self, tokens: NDArray[np.int32]) -> None:
-        """Take in what is new in the tokens [n] of a branch; at first, nothing is."""
+        """Store the new tokens of a branch's tokens [n]; the first call only notes the prompt."""
         if self._first is None:
             self._first = max(len(tokens), ORDER)
         new = self._first + len(self._text)
@@ -67,6 +67,6 @@ class Writing:
             self._text.append(token)
 
     def guess(self, tokens: NDArray[np.int32], count: int) -> NDArray[np.int32]:
-        """Up to `count` tokens that followed the last of tokens [n] somewhere."""
+        """Up to `count` tokens that followed the last ones of tokens [n] in another text."""
         before = tuple(tokens[-ORDER:].tolist())
         return np.array(self._cache.get(self._namespace, before, count), np.int32)

@@ -6,7 +6,8 @@ computes the draft together with the pending token, samples every position as it
 and accepts the tokens up to the first that differs from the draft. So the text is
 what it would have been, in fewer steps.
 
-How long drafts may be is decided for a step as a whole, by what it will probably give for its time.
+The length of drafts is decided for a step as a whole, by the tokens that it probably yields for its
+time.
 
 Leviathan et al. 2023 (speculative decoding), Yang et al. 2023 (LLMA: copying from a reference),
 Liu et al. 2024 (SmartSpec: as much speculation as raises what a batch gets done).
@@ -22,12 +23,12 @@ from numpy.typing import NDArray
 from radixlang.runtime.speculative.ngram_cache import Writing
 
 NO_DRAFT: NDArray[np.int32] = np.empty(0, np.int32)
-MIN_MATCH, MAX_MATCH = 2, 4  # tokens that must have come before, and those worth comparing
+MIN_MATCH, MAX_MATCH = 2, 4  # fewest and most tokens that are matched
 WINDOW = 8192  # tokens that are searched
 # Measured on two cores with a model of 135M. The first two are shares of a lone generation's step,
 # the others of the step that they are in.
 GENERATION_COST = 0.07  # one more generation in a step
-ROW_COST = 0.02  # one more row of one that is there
+ROW_COST = 0.02  # one more row of a generation
 DRAFTS_COST = 0.12  # any drafts at all
 LENGTH_COST = 0.02  # a token more of the longest draft, to which attention pads all others
 _PRIOR_KEPT, _PRIOR_TRIED = 1.0, 2.0  # as if so many of so many drafts had been accepted
@@ -47,11 +48,11 @@ class Drafter:
 
     @property
     def rate(self) -> float:
-        """The chance that a token is right, if those before it are."""
+        """The chance that a token is accepted, if those before it are."""
         return min(self._kept / self._tried, 0.99)
 
     def propose(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
-        """A draft of what follows tokens [n].
+        """A draft of the tokens that follow tokens [n].
 
         If it is not taken up, its first token is compared with what comes all the same: so
         a generation without drafts notices when they would be accepted again.
@@ -68,7 +69,7 @@ class Drafter:
         return draft
 
     def learn(self, num_drafted: int, num_kept: int) -> None:
-        """Take in how much of a draft was right; tokens after the first wrong one say nothing."""
+        """Count the accepted tokens of a draft; those after the first rejected one do not count."""
         self._guess = None
         self._kept = _PAST * self._kept + num_kept
         self._tried = _PAST * self._tried + num_kept + (num_kept < num_drafted)
@@ -103,10 +104,10 @@ def choose_lengths(rates: Sequence[float], most: int, *, is_ragged: bool = False
 
 
 def lookup(tokens: NDArray[np.int32], count: int) -> NDArray[np.int32]:
-    """`count` tokens [count] that followed the last ones when they came before, or none [0].
+    """`count` tokens [count] that followed an earlier occurrence of the last ones, or none [0].
 
-    The longest match counts, and among equals the latest. What repeats without a break goes on
-    round and round.
+    The longest match counts, and among equals the latest. Text that repeats without a break is
+    continued periodically.
     """
     text = tokens[-WINDOW:]
     ends = np.flatnonzero(text[:-1] == text[-1])

@@ -1,4 +1,4 @@
-"""The characters that stand for bytes in byte-level vocabularies."""
+"""The characters that represent bytes in byte-level vocabularies."""
 
 from __future__ import annotations
 

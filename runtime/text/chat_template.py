@@ -1,8 +1,8 @@
-"""A model's own chat template, never with a system text that nobody wrote.
+"""A model's own chat template, without its default system text.
 
-Many templates put in a default system message when a conversation has none (SmolLM2, Qwen 2.5),
-or a block with dates (Llama 3.1). A short probe finds such a block once, and `render` takes it
-off; everything else is the template's own output, character for character.
+Many templates add a default system message to a conversation that has none (SmolLM2, Qwen 2.5),
+or a block with dates (Llama 3.1). A short probe finds such a block once, and `render` removes it;
+everything else is the template's own output, character for character.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ChatTemplate:
         variables: what it may use in addition to the messages, such as bos_token.
 
     Attributes:
-        end_of_turn: what follows an assistant's content, None where that cannot be told.
+        end_of_turn: the text after an assistant's content; None if it cannot be found.
 
     Raises:
         ParameterError: the source is not a valid template.
@@ -83,10 +83,10 @@ class ChatTemplate:
             return None
 
     def _find_hidden(self) -> tuple[str, str] | None:
-        """What stands before and in the system block that nobody asked for.
+        """The text before a default system block, and the block.
 
         A conversation with a known system text shows how a system block begins and ends; a
-        conversation without one that begins and ends the same way has a hidden one.
+        conversation without one whose output begins and ends the same way has a default one.
         """
         bare = self._try(("user", _USER))
         given = self._try(("system", _SYSTEM), ("user", _USER))
@@ -106,7 +106,7 @@ class ChatTemplate:
         return bare[:start], bare[start : len(bare) - len(rest)]
 
     def _user_header(self) -> str | None:
-        """What a user's turn puts before its content, seen on a turn that is not the first."""
+        """The text before a user's content, found on a turn that is not the first."""
         for reply in ((), (("assistant", _REPLY),)):
             text = self._try(("system", _SYSTEM), ("user", _USER), *reply, ("user", _SECOND))
             if text is None or _SECOND not in text:
@@ -144,7 +144,7 @@ def template_text(given: str | Path) -> str:
 
 
 def _compile(source: str) -> Any:
-    """The template in the environment that published templates are written for."""
+    """The template compiled in the environment for which published templates are written."""
     from jinja2 import TemplateSyntaxError
     from jinja2.ext import Extension, loopcontrols
     from jinja2.nodes import Scope
@@ -181,5 +181,5 @@ def _raise(message: str) -> NoReturn:
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-    """Without the HTML escapes of Jinja's own filter."""
+    """The filter tojson without the HTML escapes of Jinja's own."""
     return json.dumps(value, ensure_ascii=ensure_ascii, **options)

@@ -1,8 +1,8 @@
-"""Many options behind one run of text, tokenised without tokenising the run each time.
+"""Many options after one run of text, tokenised without tokenising the whole run each time.
 
-Tokens depend on the text near them only. So a long run is cut at a blank well before its end, and
-only what follows the cut is tokenised again with each option. Whether that is right here is tested
-on the run itself and on some of the options; if it is not, every option is tokenised in full.
+Tokens depend only on the text near them. So a long run is cut at a blank well before its end, and
+only the part after the cut is tokenised again with each option. Whether the cut changes tokens is
+tested on the run and on some of the options; if it does, every option is tokenised in full.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from radixlang.protocol import Markup
 
 MANY_OPTIONS = 16
-LONG_RUN = 512  # characters from which cutting pays
+LONG_RUN = 512  # characters from which a cut pays
 KEPT_CHARS = 256  # characters before the options that are always tokenised with them
 
 Encode = Callable[[Sequence[str]], list[int]]
@@ -44,7 +44,7 @@ def _with_cut(
     encode: Encode,
     encode_rest: Encode,
 ) -> list[list[int]] | None:
-    """The runs by way of a cut, None where tests show that the cut leaves a trace."""
+    """The runs tokenised with a cut; None if tests show that the cut changes tokens."""
     head_ids = encode(head)
     if encode(pieces) != head_ids + encode_rest(rest):
         return None
@@ -55,7 +55,7 @@ def _with_cut(
 
 
 def _cut(pieces: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Everything up to the last blank that is far enough from the end, and what follows."""
+    """The text up to the last blank that is far enough from the end, and the rest."""
     num_after = 0
     for index in range(len(pieces) - 1, -1, -1):
         piece = pieces[index]

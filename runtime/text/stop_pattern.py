@@ -1,7 +1,7 @@
-"""Where in a text that still grows a pattern matches first, or may match once more text has come.
+"""The first match of a pattern in a growing text, or where one may begin that is not complete.
 
 The pattern is an automaton, so each character costs the same however often the pattern repeats;
-Python's own matcher goes back, and takes exponential time for `(a|a)+b`.
+Python's own matcher backtracks, and takes exponential time for `(a|a)+b`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from radixlang.runtime.constraints.grammar.automaton import Automaton, Expressio
 from radixlang.runtime.constraints.grammar.python_regex import read_python
 from radixlang.runtime.constraints.grammar.regex_tree import Tree
 
-MAX_BEGUN = 2_000  # places at once where different matches may have begun
-MAX_MOVES = 2_000  # kept, of one text
+MAX_BEGUN = 2_000  # positions at once where different matches may have begun
+MAX_MOVES = 2_000  # transitions cached for one text
 
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """What one character makes of a state: of what begun matches is left, from which of them."""
+    """The transition of a state by one character: the remaining expressions and their sources."""
 
     must_follow: tuple[Expression, ...]
     sources: tuple[int, ...]
@@ -36,7 +36,7 @@ class StopPattern:
         pattern: a Python regex.
 
     Raises:
-        ParameterError: it holds a construct that needs a matcher that goes back, by name.
+        ParameterError: it has a construct that needs a backtracking matcher; the message names it.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -51,14 +51,14 @@ class StopPattern:
         self._moves: dict[tuple[Any, ...], _Move] = {}
 
     def read(self, text: str, *, may_begin: bool = True) -> None:
-        """Go on by a piece of the text.
+        """Read the next piece of the text.
 
         Args:
-            text: what comes next.
+            text: the piece.
             may_begin: whether a match may begin in it.
 
         Raises:
-            UnsupportedConstraintError: the text and the pattern need more states than are kept.
+            UnsupportedConstraintError: the text and the pattern need too many states.
         """
         self._may_begin = may_begin
         try:
@@ -97,7 +97,7 @@ class StopPattern:
 
     @property
     def match_start(self) -> int | None:
-        """Where the first match begins in the text so far, None without one."""
+        """The position of the first match in the text so far; None if there is none."""
         holds = self._automaton.holds(self._before)
         for expression, place in zip(self._must_follow, self._places, strict=True):
             if self._automaton.may_end(expression, holds):
@@ -107,7 +107,7 @@ class StopPattern:
 
     @property
     def first_begun(self) -> int:
-        """The first place where a match may begin that more text completes, or the end."""
+        """The first position where a match may begin that more text completes, or the end."""
         return self._places[0] if self._places else self._num_chars
 
 

@@ -1,9 +1,9 @@
 """The text of a generation as it grows: stop strings, and which tokens stay on the branch.
 
-Stop strings are looked for in the text, so one may begin and end anywhere inside tokens. Text
-that could still turn out to be the beginning of one is held back from streams. After a match the
-branch keeps the tokens that end at or before it; where the match begins inside a token, the part
-of that token before the match is handed back as text, which the next run on the branch begins with.
+Stop strings are searched in the text, so one may begin and end anywhere inside tokens. Text in
+which one may still begin is held back from streams. After a match the branch keeps the tokens that
+end at or before it. If the match begins inside a token, the part of that token before the match is
+returned as text, with which the branch's next run begins.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from radixlang.runtime.text.tokenizer import TextStream
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What stays after a generation: its text, its first `num_tokens` tokens, and `rest`, the
+    """What a branch keeps of a generation: its text, its first `num_tokens` tokens, and `rest`, the
     end of the text that no kept token covers (only after a stop string inside a token)."""
 
     text: str
@@ -30,14 +30,14 @@ class Kept:
 class TextTracker:
     """Follows one generation token by token.
 
-    Text is made of the tokens when somebody asks for it; after every token only where it may stop
+    Tokens are decoded when their text is asked for; after every token only if the text may stop
     the generation.
 
     Args:
-        stream: a fresh incremental decoder.
+        stream: a new incremental decoder.
         stops: stop strings.
         patterns: regular expressions; a generation ends where the first match begins.
-        min_tokens: both may begin behind this many tokens.
+        min_tokens: stops and matches count only after this many tokens.
     """
 
     __slots__ = ("_ends", "_forced", "_free", "_held", "_min_tokens", "_num_searched", "_patterns",
@@ -59,15 +59,15 @@ class TextTracker:
         self.token_ids: list[int] = []
         self.stop: tuple[str, int] | None = None  # the stop string found, and where it begins
         self._ends: list[int] = []  # characters of text after each token
-        self._whole: list[bool] = []  # no character is half done after that token
-        self._held = 0  # characters at the end that may begin a stop
+        self._whole: list[bool] = []  # no character is unfinished after that token
+        self._held = 0  # characters at the end in which a stop may begin
         self._free = 0  # characters at the beginning in which none begins
         self._num_searched = 0  # characters that the patterns have read
         self._sent_chars = self._sent_tokens = 0
         self._forced: list[int] = []  # numbers of the tokens that were forced
 
     def push(self, token_id: int, *, forced: bool = False, skip: int = 0) -> bool:
-        """Take a token, its first `skip` bytes left out; True when a stop string is complete."""
+        """Add a token without its first `skip` bytes; True if a stop string is complete."""
         if forced:
             self._forced.append(len(self.token_ids))
         self.token_ids.append(token_id)
@@ -90,16 +90,16 @@ class TextTracker:
         return self.text if self.stop is None else self._text[: self.stop[1]]
 
     def take_delta(self) -> Delta | None:
-        """What became final since the last call, None where nothing did."""
+        """The text that became final since the last call; None if there is none."""
         self._read()
         return self._delta(len(self._text) - self._held, len(self.token_ids))
 
     def finish(self, *, whole: bool = False) -> tuple[Kept, Delta | None]:
-        """End of the generation: what is kept, and what streams have not been told yet.
+        """End the generation: returns what is kept, and the delta that streams do not have yet.
 
         Args:
-            whole: an unfinished character at the end is left out, with the tokens of it, because
-                text will follow that writes it; else it is shown as a replacement character.
+            whole: leave out an unfinished character at the end, with its tokens, because the text
+                that follows writes it; else it is shown as a replacement character.
         """
         if self.stop is None and whole:
             self._read()
@@ -118,7 +118,7 @@ class TextTracker:
         return kept, self._delta(len(self._text), kept.num_tokens)
 
     def _read(self, skip: int = 0) -> None:
-        """Take in the text of the tokens since the last time, without the first `skip` bytes."""
+        """Decode the tokens since the last call, without the first `skip` bytes."""
         stream = self._stream
         for token_id in self.token_ids[len(self._ends) :]:
             self._text += stream.push_bytes(stream.bytes_of(token_id)[skip:])
@@ -133,7 +133,7 @@ class TextTracker:
         return Kept(self._text[:place], num, self._text[end:place])
 
     def _delta(self, num_chars: int, num_tokens: int) -> Delta | None:
-        """Tokens go out with the last of their text, those of one character together."""
+        """A delta; a token is in the one with the end of its text, and a character is not split."""
         first = self._sent_tokens
         for at in range(first, num_tokens):
             if self._ends[at] > num_chars:
@@ -176,7 +176,7 @@ class TextTracker:
 
 
 def _num_begun(text: str, stop: str) -> int:
-    """Length of the longest beginning of `stop`, short of all of it, that the text ends with."""
+    """Length of the longest proper beginning of `stop` with which the text ends."""
     for length in range(min(len(stop) - 1, len(text)), 0, -1):
         if text.endswith(stop[:length]):
             return length

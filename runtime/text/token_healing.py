@@ -1,11 +1,11 @@
-"""Token healing: no trace of where a prompt's text ends and a generation begins.
+"""Token healing: the boundary between prompt and generation does not change the text.
 
 A prompt that ends in "http:" is tokenised with ":" at its end, but the model has mostly seen the
-token "://" there, so what follows ":" is not what it would have written. If some longer token of
-the vocabulary begins with the text of the prompt's last token, that token is unstable: the model
-chooses again among all tokens that begin with its text. Mostly it chooses the same one, and
-nothing changes. Generated tokens, special tokens and the text of templates are never withdrawn.
-Under a constraint the candidates are those whose further bytes may begin the constrained text.
+token "://" there, so its continuation of ":" is off. If a longer token of the vocabulary begins
+with the text of the prompt's last token, that token is unstable: the model chooses again among all
+tokens that begin with its text. Mostly it chooses the same one, and nothing changes. Generated
+tokens, special tokens and the text of templates are never replaced. Under a constraint the
+candidates are those whose further bytes may begin the constrained text.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MAX_REMEMBERED = 64  # candidates under a constraint; they are up to 0.3 MB
 
 @dataclass(frozen=True, slots=True)
 class Unstable:
-    """The last token of a prompt and what may stand in its place.
+    """The last token of a prompt and its candidates.
 
-    `position` is where it stands, `num_bytes` the length of its text, `candidate_ids` int64
-    tokens whose text begins with its text, itself included.
+    `position` is its position, `num_bytes` the length of its text, `candidate_ids` int64 [n] are
+    the tokens whose text begins with its text, itself included.
     """
 
     token_id: int
@@ -59,7 +59,7 @@ class Healer:
     def unstable(
         self, token_id: int, position: int, constraint: CompiledConstraint | None = None
     ) -> Unstable | None:
-        """The token with its candidates, None where no longer token may stand in its place."""
+        """The token with its candidates; None if no longer token begins with its text."""
         data = self._text_of(token_id)
         if token_id in self._special or not data:
             return None
@@ -72,9 +72,9 @@ class Healer:
         return Unstable(token_id, position, len(data), ids)
 
     def _find_legal(self, constraint: CompiledConstraint, data: bytes) -> NDArray[np.int64]:
-        """Tokens that begin with `data` and go on as the constrained text may begin.
+        """Tokens that begin with `data` and continue as the constrained text may begin.
 
-        In order, so that one wrong byte rules out all that have it: 30 ms where 20,000 are legal.
+        In sorted order, one wrong byte rules out all tokens with it: 30 ms if 20,000 are legal.
         """
         matcher = constraint.matcher()
         at, stop, kept = bisect_left(self._bytes, data), self._stop(data), []
@@ -89,12 +89,12 @@ class Healer:
         return self._ids[kept]
 
     def _stop(self, data: bytes) -> int:
-        """Where in the order the tokens that begin with `data` end."""
+        """The sorted index after the last token that begins with `data`."""
         after = _after(data)
         return bisect_left(self._bytes, after) if after else len(self._bytes)
 
 
 def _after(data: bytes) -> bytes:
-    """The first bytes in order that do not begin with `data`; empty where there are none."""
+    """The first bytes in sorted order after all that begin with `data`; empty if there are none."""
     kept = data.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else b""

@@ -1,8 +1,8 @@
-"""Text to tokens and back, where tokens are the truth and data never becomes syntax.
+"""Text to tokens and back. Tokens are never tokenised again, and data never becomes syntax.
 
 A run is the text between two generations. It is tokenised as one piece, so that tokens may cross
-the seams between what a template and a program wrote; special tokens are recognised in `Markup`
-only. What is generated is decoded byte by byte, never half a character.
+the boundaries between a template's and a program's text; special tokens are recognised only in
+`Markup`. Generated text is decoded byte by byte, and never ends in half a character.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Tokenizer:
     """The tokenizer of one model. Safe to use from several threads.
 
     Args:
-        backend: vocabulary, normaliser, splitter and added tokens; taken over, not copied.
+        backend: vocabulary, normaliser, splitter and added tokens; used without a copy.
         config: special ids and the chat template.
 
     Attributes:
-        eos_token_ids: every token that ends a generation: those the model's files name, and the
-            one that the chat template puts after an assistant's turn.
-        special_token_ids: tokens that plain text never turns into.
+        eos_token_ids: every token that ends a generation: those that the model's files name, and
+            the one that the chat template writes after an assistant's turn.
+        special_token_ids: tokens that plain text never becomes.
         vocab_size: number of ids, holes included.
     """
 
@@ -107,7 +107,7 @@ class Tokenizer:
     def decode(self, token_ids: Sequence[int], *, at_start: bool = False) -> str:
         """Text of token ids, special tokens included; invalid bytes become U+FFFD.
 
-        `at_start` takes off the prefix space that the tokenizer put before a whole prompt.
+        `at_start` removes the prefix space that the tokenizer puts before a whole prompt.
         """
         text = self.decode_bytes(token_ids).decode("utf-8", "replace")
         if at_start and self._prefix != "never":
@@ -117,7 +117,7 @@ class Tokenizer:
         return text
 
     def decode_bytes(self, token_ids: Iterable[int]) -> bytes:
-        """The bytes that tokens stand for, one after the other."""
+        """The concatenated bytes of tokens."""
         return b"".join(map(self.token_bytes, token_ids))
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -131,7 +131,7 @@ class Tokenizer:
         return self._bytes[token_id] if token_id < len(self._bytes) else b""
 
     def token_id(self, token: str) -> int | None:
-        """Id of a token as the vocabulary spells it, None where there is none."""
+        """Id of a token in the vocabulary's spelling; None if there is none."""
         found: int | None = self._backend.token_to_id(token)
         return found
 
@@ -140,7 +140,7 @@ class Tokenizer:
         return TextStream(self)
 
     def render_chat(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
-        """The chat template applied to the messages, without any system text of its own.
+        """The chat template applied to the messages, without a default system text.
 
         Raises:
             ParameterError: the model has no template, or it refuses the messages.
@@ -194,7 +194,7 @@ class Tokenizer:
         return self._without_special(text, prefix, encoding)
 
     def _without_special(self, text: str, prefix: bool, encoding: Any) -> list[int]:
-        """Encode text that a vocabulary merges into a special token: cut inside that token."""
+        """Encode text that the vocabulary would merge into a special token: cut it inside."""
         for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if token_id in self.special_token_ids and end - start > 1:
                 cut = start + 1
@@ -205,7 +205,7 @@ class Tokenizer:
 
 
 class TextStream:
-    """Decodes one generation token by token; text once given out never changes.
+    """Decodes one generation token by token; returned text never changes.
 
     Bytes of an unfinished character are held back until it is complete, or until `finish`.
 
@@ -286,10 +286,10 @@ def _chat_template(config: TokenizerConfig) -> ChatTemplate | None:
 
 
 def _promote_markup(backend: Backend, chat_template: str) -> None:
-    """Make special what the template writes as markup though its flag does not say so.
+    """Make added tokens special that the template writes as markup, whatever their flag says.
 
-    Qwen's <tool_call> and the like are ordinary added tokens; data that spells one would be
-    syntax to the model all the same.
+    Qwen's <tool_call> and similar tokens are ordinary added tokens, but data that spells one would
+    be syntax for the model.
     """
     found = [
         token
@@ -304,7 +304,7 @@ def _promote_markup(backend: Backend, chat_template: str) -> None:
 
 
 def _prefix_policy(backend: Backend) -> Prefix:
-    """When the tokenizer puts a space before a text: its start, every piece of it, or never."""
+    """Where the tokenizer puts a space before text: at its start, before every piece, or never."""
     for part in _parts(backend.normalizer) + _parts(backend.pre_tokenizer):
         match part.get("type"):
             case "Prepend":
@@ -318,7 +318,7 @@ def _prefix_policy(backend: Backend) -> Prefix:
 
 
 def _without_prefix(backend: Backend, added: dict[int, AddedToken]) -> Backend:
-    """The same vocabulary with its normaliser and splitter rid of the prefix space."""
+    """The same tokenizer without the prefix space of its normaliser and splitter."""
     normalizer = [p for p in _parts(backend.normalizer) if p["type"] != "Prepend"]
     splitter = [_part_without_prefix(p) for p in _parts(backend.pre_tokenizer)]
     shell = _shell(normalizer, splitter)
@@ -338,7 +338,7 @@ def _part_without_prefix(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shell(normalizer: list[dict[str, Any]], splitter: list[dict[str, Any]]) -> Backend:
-    """A tokenizer without a vocabulary, the library's way to read these parts from JSON."""
+    """A tokenizer without a vocabulary, by which the library reads these parts from JSON."""
     return Backend.from_str(
         json.dumps({
             "version": "1.0",
@@ -360,7 +360,7 @@ def _parts(component: Any) -> list[dict[str, Any]]:
 
 
 def _token_bytes(backend: Backend, added: dict[int, AddedToken]) -> list[bytes]:
-    """The bytes of every id; empty where the vocabulary has a hole."""
+    """The bytes of every id; empty for a hole in the vocabulary."""
     byte_level = any(p["type"] == "ByteLevel" for p in _parts(backend.decoder))
     values = {char: byte for byte, char in enumerate(byte_alphabet())}
     vocab = backend.get_vocab(with_added_tokens=True)
