@@ -26,9 +26,9 @@ Choose: TypeAlias = "Callable[[Matcher], list[bytes]]"
 MAX_CLOSING_S = 1.0
 MAX_SIMPLE_BYTES = 64
 MAX_NOVEL_STEPS = 400
-_STEPS_A_BYTE = 3  # of search for each byte that an ending may have
+_STEPS_A_BYTE = 3  # steps of search for each byte that an ending may have
 
-# What ends a value sooner stands first; letters and digits are the smallest values; blanks last.
+# Bytes that end a value come first, then letters and digits as smallest values, blanks last.
 _PREFERENCE = (
     b'"}])>;,' + b"!#$%&'*+/=?@_|~" + b"0123456789" + b"abcdefghijklmnopqrstuvwxyz" + b"{[(<.:-"
 )
@@ -50,7 +50,7 @@ def close_text(matcher: Matcher, text: str | bytes) -> str:
         text: the truncated text; as bytes it may end inside a character.
 
     Raises:
-        IncompleteError: none was found within the bound on the search, or the text is no
+        IncompleteError: none was found within the bound on the search, or the text is not a
             valid beginning.
     """
     data = text if isinstance(text, bytes) else text.encode()
@@ -70,10 +70,10 @@ def close_text(matcher: Matcher, text: str | bytes) -> str:
 
 
 def _closing(matcher: Matcher, data: bytes) -> bytes | None:
-    """The shortest ending within limits of which each is twice the one before.
+    """The shortest ending found, with limits that double.
 
-    For a regular constraint it is exact. For any other it is a search that may miss one; only
-    strings in it that have a pattern are completed exactly.
+    For a regular constraint it is exact. For any other the search may miss one; only strings with
+    a pattern are completed exactly.
     """
     if matcher.is_complete:
         return b""
@@ -131,9 +131,9 @@ def _choices(matcher: Matcher) -> list[bytes]:
 
 
 class _Completing:
-    """The order of choices that completes a string under a pattern of the schema where it can.
+    """The order of choices that completes a string under a pattern of the schema if possible.
 
-    Which pattern holds in a string the matcher knows: it takes no ending of any other.
+    The matcher decides which pattern applies to a string: it refuses the endings of others.
     """
 
     def __init__(self, patterns: list[Pattern]) -> None:
@@ -159,9 +159,9 @@ class _Completing:
 
 
 class _Novel:
-    """The order of choices that leads on first where the ways on were met the fewest times.
+    """Least-visited-first order of choices: masks that were seen the fewest times come first.
 
-    A run of letters can go on for ever while one of them would have ended it.
+    Otherwise a run of letters might go on for ever while another letter would have ended it.
     """
 
     def __init__(self) -> None:
@@ -201,7 +201,7 @@ def _letters_first(byte: int) -> tuple[bool, int, int]:
 
 
 def _open_string(data: bytes) -> bytes | None:
-    """What the string that is open at the end holds so far; None where none is, or inside an
+    """The content so far of a string that is open at the end; None if there is none, or inside an
     escape."""
     if not _is_in_string(data):
         return None

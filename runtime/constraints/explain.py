@@ -1,4 +1,4 @@
-"""Finished texts against compiled constraints: accepted or not, why, and what they bind."""
+"""Matches finished texts with compiled constraints: accepted or not, why, and the captures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHUNK = 4096
 
 
 def explain_text(compiled: CompiledConstraint, text: str) -> Match:
-    """What a byte-level constraint says of a text, however it spells its JSON."""
+    """The match of a text with a byte-level constraint, in any spelling of JSON."""
     found = _explained(compiled, text)
     if found.status == "rejected" and isinstance(compiled.spec, JsonSchema):
         plain = as_masks_write(text, compiled.spec.schema)
@@ -48,7 +48,7 @@ def _explained(compiled: CompiledConstraint, text: str) -> Match:
 
 
 def consume_longest(matcher: Matcher, data: bytes) -> int:
-    """Consume as many bytes as are a valid beginning; returns how many."""
+    """Consume the longest valid beginning; returns its number of bytes."""
     taken = 0
     while taken < len(data):
         chunk = list(data[taken : taken + _CHUNK])
@@ -61,7 +61,7 @@ def consume_longest(matcher: Matcher, data: bytes) -> int:
 
 
 def _may_follow(matcher: Matcher, byte: int) -> bool:
-    """Whether the mask has a byte at which the engine stopped: then it was at one of its bounds."""
+    """Whether the mask allows the byte at which the engine stopped, so that it hit a bound."""
     try:
         row = matcher.allowed_row()
     except UnsupportedConstraintError:
@@ -72,7 +72,7 @@ def _may_follow(matcher: Matcher, byte: int) -> bool:
 
 
 def _at_character(compiled: CompiledConstraint, data: bytes, taken: int) -> Matcher:
-    """A matcher before the character in which the text went wrong."""
+    """A matcher before the character at which the text becomes invalid."""
     while taken < len(data) and taken > 0 and data[taken] & 0xC0 == 0x80:
         taken -= 1
     matcher = compiled.matcher()
@@ -81,7 +81,7 @@ def _at_character(compiled: CompiledConstraint, data: bytes, taken: int) -> Matc
 
 
 def describe_next(matcher: Matcher) -> str:
-    """What may stand next, in words."""
+    """What may come next, in words."""
     try:
         row = matcher.allowed_row()
     except ConstraintError as error:
@@ -124,7 +124,7 @@ def _ranges(codes: list[int]) -> list[str]:
 def capture_parts(
     spec: Constraint, text: str, compile_bytes: Callable[[Any], CompiledConstraint]
 ) -> dict[str, str]:
-    """Variables that the captures of a Sequence bind; each part takes as much as it can."""
+    """The variables of a Sequence's captures; each part takes as much text as it can."""
     if not isinstance(spec, Sequence) or not any(isinstance(p, Capture) for p in spec.parts):
         return {}
     data = text.encode()
@@ -163,7 +163,7 @@ def _split(
 def _ends(
     part: Any, data: bytes, start: int, compile_bytes: Callable[[Any], CompiledConstraint]
 ) -> list[int]:
-    """Every place where a part that begins at `start` can end."""
+    """Every position where a part that begins at `start` can end."""
     if isinstance(part, str):
         literal = part.encode()
         return [start + len(literal)] if data.startswith(literal, start) else []

@@ -1,7 +1,7 @@
-"""JSON as masks write it, for texts that another writer spells otherwise.
+"""The spelling of JSON that masks allow, for texts of other writers.
 
-Masks write a character as itself where JSON allows it, and a whole number without a fraction. What
-`json.dumps` writes for the same value, `\\u00e9` and `0.0`, is the same text to `match`.
+Masks write a character as itself if JSON allows it, and a whole number without a fraction. `match`
+takes the spelling of `json.dumps`, such as `\\u00e9` and `0.0`, for the same text.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _WHOLE_FLOAT = re.compile(r"\d\.0+(?![\d.eE])")
 
 
 def as_masks_write(text: str, schema: str) -> str:
-    """A text with its strings as masks write them, and its numbers where a constant of the schema
-    is a whole number with a fraction."""
+    """A text with its strings in the masks' spelling, and its numbers too if a constant of the
+    schema is a whole number with a fraction."""
     has_constant = _WHOLE_FLOAT.search(_STRING_OR_FRACTION.sub(_only_fraction, schema)) is not None
 
     def plain(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Specifications lowered to the mask engine's grammars, with what must be known afterwards."""
+"""Specifications lowered to the mask engine's grammars."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ MAX_SPEC_CHARS = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A constraint in the engine's own terms.
+    """A constraint lowered to the engine.
 
     Args:
         body: the engine's grammar, under the name of its language.
         ignored: JSON pointers of schema keywords that strict=False left out.
-        warnings: what the masks cannot see, such as a lookahead past the end of a token.
-        check: raises for a finished text that the masks let through all the same.
+        warnings: conditions that the masks do not enforce, such as a lookahead past a token's end.
+        check: raises an error for an invalid finished text that the masks allowed.
         tree: the parse tree of a finished text, for lark grammars.
         captures: the variables that a finished text binds.
-        forces: whether the engine can be asked for forced text; it might not come back.
+        forces: whether the engine can be asked for forced text; if not, it might not return.
     """
 
     body: dict[str, Any]
@@ -74,24 +74,24 @@ class Grammars:
         self._last: tuple[str, LLMatcher] | None = None
 
     def matcher(self, text: str) -> LLMatcher:
-        """The engine's matcher of a grammar text; the last one is kept, since it costs most."""
+        """The engine's matcher of a grammar text; the last one is cached, as it is expensive."""
         if self._last is None or self._last[0] != text:
             self._last = (text, self._matcher(text))
         return self._last[1]
 
     def error(self, body: dict[str, Any]) -> str:
-        """What the engine has against a grammar by itself, empty if nothing."""
+        """The engine's error for a grammar alone; empty if there is none."""
         found: str = self.matcher(_text(body, [])).get_error()
         return found
 
     def add(self, body: dict[str, Any]) -> str:
-        """Add a grammar; returns the symbol that stands for it."""
+        """Add a grammar; returns the symbol that refers to it."""
         name = f"part{len(self.subs)}"
         self.subs.append({"name": name, **body})
         return f"@{name}"
 
     def text(self, top: dict[str, Any]) -> str:
-        """All of them as the engine reads them, `top` being where a text starts."""
+        """All grammars as the engine's text, with `top` as the start."""
         return _text(top, self.subs)
 
 
@@ -100,11 +100,11 @@ def _text(top: dict[str, Any], subs: list[dict[str, Any]]) -> str:
 
 
 def lower(spec: Constraint, grammars: Grammars) -> Lowered:
-    """A specification in the engine's terms; parts of it are added to `grammars`.
+    """Lower a specification to the engine; parts of it are added to `grammars`.
 
     Raises:
         InvalidConstraintError: the specification is wrong.
-        UnsupportedConstraintError: it holds something that masks cannot enforce.
+        UnsupportedConstraintError: it has something that masks cannot enforce.
     """
     match spec:
         case Regex() | Choices():
@@ -130,7 +130,7 @@ def _checked_size(text: str) -> str:
 
 
 def regular_pattern(spec: Constraint) -> Pattern | None:
-    """The pattern of a constraint that is one regular language, None for any other."""
+    """The pattern of a constraint that is a regular language; None for any other."""
     parts = [_inner(part) for part in (spec.parts if isinstance(spec, Sequence) else (spec,))]
     if not all(map(_is_regular, parts)):
         return None
@@ -138,7 +138,7 @@ def regular_pattern(spec: Constraint) -> Pattern | None:
 
 
 def has_grammar(spec: Constraint) -> bool:
-    """Whether a lark grammar is the constraint, or a part of it."""
+    """Whether the constraint is a lark grammar or contains one."""
     parts = map(_inner, spec.parts) if isinstance(spec, Sequence) else ()
     return isinstance(spec, Grammar) or any(
         has_grammar(part) for part in parts if not isinstance(part, str)
@@ -203,7 +203,7 @@ def _tools(spec: Tools, grammars: Grammars) -> Lowered:
 
 
 def _call_head(spec: Tools, name: str) -> Pattern:
-    """The text of a call up to its arguments."""
+    """The pattern of a call up to its arguments."""
     blanks = _blanks(spec.whitespace)
     tokens = ["{", json.dumps(spec.name_key), ":", json.dumps(name), ",",
               json.dumps(spec.arguments_key), ":"]  # fmt: skip
@@ -218,7 +218,7 @@ def _blanks(most: int) -> Pattern:
 
 
 def _sequence(spec: Sequence, grammars: Grammars) -> Lowered:
-    """Neighbouring regular parts become one terminal: a lexer between them would be greedy."""
+    """Lower a sequence; neighbouring regular parts become one terminal, as lexers are greedy."""
     lines: list[str] = []
     symbols: list[str] = []
     ignored: list[str] = []

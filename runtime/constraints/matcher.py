@@ -1,8 +1,8 @@
 """Constrained generation: a constraint is compiled once, and each branch has its own matcher.
 
-A matcher forks with its branch, gives the mask of tokens that may come next and the tokens that
-must, and rolls back. The engine underneath never raises, so its state is read after every call:
-an error or a dead end there becomes an exception here, never an empty text.
+A matcher forks with its branch, computes the mask of allowed tokens and the forced tokens, and
+rolls back. The engine underneath never raises, so its state is read after every call: an error or
+a dead end becomes an exception here, never an empty text.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class CompiledConstraint:
     Attributes:
         spec: what it was compiled from.
         ignored: JSON pointers of schema keywords that strict=False left out.
-        warnings: what the masks cannot see; `check` catches it in the finished text.
+        warnings: conditions that the masks do not enforce; `check` does in the finished text.
         finish: what happens at max_tokens: "error" or "close".
-        forces: whether text that must come next is looked for.
+        forces: whether the engine is asked for forced text.
     """
 
     def __init__(self, spec: Constraint, vocabulary: Vocabulary) -> None:
@@ -63,7 +63,7 @@ class CompiledConstraint:
         self._num_starts = 0
         self._lock = threading.Lock()
         _raise_on_error(self._start, spec)
-        self.matcher().allowed_row()  # a dead end at once is an error now
+        self.matcher().allowed_row()  # a dead end at the beginning is an error now
 
     def matcher(self) -> Matcher:
         """A matcher at the beginning of a text."""
@@ -76,8 +76,8 @@ class CompiledConstraint:
         return self.vocabulary.matcher(self.grammar)
 
     def retire(self, start: int) -> None:
-        """No further text begins from a start whose engine reached a bound: copies of an engine
-        share the states of its lexer, and the bound on their number."""
+        """Use a new engine for further texts after one reached a bound: copies of an engine share
+        the states of its lexer, and the bound on their number."""
         with self._lock:
             if start == self._num_starts:
                 self._start, self._num_starts = None, start + 1
@@ -88,20 +88,20 @@ class CompiledConstraint:
         return self._lowered.check is not None
 
     def check(self, text: str) -> None:
-        """Guard a finished text with what the masks cannot see.
+        """Check a finished text for conditions that the masks do not enforce.
 
         Raises:
-            ConstraintError: the text does not satisfy the constraint after all.
+            ConstraintError: the text does not satisfy the constraint.
         """
         if self._lowered.check is not None:
             self._lowered.check(text)
 
     def match(self, text: str) -> Match:
-        """What the constraint says of a finished text."""
+        """The match of a finished text with the constraint."""
         return match_text(self.spec, text)
 
     def tree(self, text: str) -> Any:
-        """lark's parse tree of a finished text, None where the constraint is no grammar."""
+        """lark's parse tree of a finished text; None if the constraint is not a grammar."""
         return self._lowered.tree(text) if self._lowered.tree is not None else None
 
     def captures(self, text: str) -> dict[str, str]:
@@ -120,7 +120,7 @@ class CompiledConstraint:
 
 
 class Matcher:
-    """Where one branch stands in a constraint. Used from one thread at a time.
+    """The position of one branch in a constraint. Used from one thread at a time.
 
     Attributes:
         tokens: token ids consumed so far.
@@ -144,12 +144,12 @@ class Matcher:
         return copy
 
     def fill_bitmask(self, row: np.ndarray) -> None:
-        """Write which tokens may come next: bit i of the int32 row is token i.
+        """Write the allowed tokens: bit i of the int32 row is token i.
 
-        End tokens are set only where the text may end, padding and special tokens never.
+        End tokens are set only if the text may end, padding and special tokens never.
 
         Raises:
-            ConstraintError: nothing may come next and the text may not end either.
+            ConstraintError: no token is allowed and the text may not end either.
         """
         row[: self.compiled.vocabulary.num_words] = self.allowed_row()
         row[self.compiled.vocabulary.num_words :] = 0
@@ -162,10 +162,10 @@ class Matcher:
         return self._row
 
     def take_row(self, row: np.ndarray) -> None:
-        """Take a mask that was computed by the engine; where it reached a bound, compute it here.
+        """Take a mask that the engine has computed; if it reached a bound, compute it here.
 
         Raises:
-            ConstraintError: nothing may come next and the text may not end either.
+            ConstraintError: no token is allowed and the text may not end either.
         """
         if self._engine.is_error():
             self.allowed_row()
@@ -173,11 +173,11 @@ class Matcher:
             self._row = self._checked(row)
 
     def _ask(self, question: Callable[[llguidance.LLMatcher], T]) -> T:
-        """The engine's answer. Where a bound was reached that other texts use up as well, it is
-        asked once more with an engine of its own.
+        """The engine's answer. If it reached a bound that it shares with other texts, it is asked
+        once more with a new engine.
 
         Raises:
-            UnsupportedConstraintError: this text by itself reaches a bound on time or memory.
+            UnsupportedConstraintError: this text alone reaches a bound on time or memory.
         """
         answer = question(self._engine)
         if self._start is not None and _reached_a_bound(self._engine):
@@ -190,7 +190,7 @@ class Matcher:
         return answer
 
     def forced_tokens(self) -> list[int]:
-        """Tokens that must come next, as the tokenizer would write the text as a whole."""
+        """Forced tokens, as the tokenizer would write the text as a whole."""
         if self._engine.is_stopped() or not self.compiled.forces:
             return []
         forced: list[int] = self._ask(lambda engine: engine.compute_ff_tokens())
@@ -198,7 +198,7 @@ class Matcher:
         return self._whole_characters(forced) if forced else forced
 
     def consume(self, token_ids: Sequence[int]) -> None:
-        """Go on by tokens; on an error the matcher stays where it was.
+        """Advance by tokens; after an error the matcher is where it was.
 
         Raises:
             ConstraintError: a token is not allowed here.
@@ -216,7 +216,7 @@ class Matcher:
             raise ConstraintError(message)
 
     def _read(self, ids: list[int], read: Callable[..., int]) -> tuple[int, float]:
-        """How many of the tokens were read, and the seconds that it took for all of them."""
+        """The number of tokens that were read, and the seconds that all of them took."""
         begun_s, start = time.thread_time(), self._start
         answer = self._ask(lambda engine: read(engine, ids))
         taken_s = time.thread_time() - begun_s
@@ -225,7 +225,7 @@ class Matcher:
         return answer, taken_s
 
     def _check_time(self, taken_s: float, num_tokens: int) -> None:
-        """A grammar that is ambiguous all over takes longer for each token than for the last."""
+        """Bound the time: a very ambiguous grammar takes longer for each token than before."""
         if taken_s > MAX_TOKEN_S * (10 + num_tokens):
             raise UnsupportedConstraintError(
                 f"{_brief(self.compiled.spec)} is too complex: to read {num_tokens} tokens after "
@@ -233,7 +233,7 @@ class Matcher:
             )
 
     def consume_rest(self, token_id: int, num_before: int) -> None:
-        """Go on by a token whose first `num_before` bytes stand before the constrained text."""
+        """Advance by a token whose first `num_before` bytes precede the constrained text."""
         vocabulary = self.compiled.vocabulary
         rest = vocabulary.token_bytes[token_id][num_before:]
         self.consume([vocabulary.byte_ids[byte] for byte in rest])
@@ -242,7 +242,7 @@ class Matcher:
         """How many of the tokens could be consumed.
 
         Raises:
-            UnsupportedConstraintError: to tell takes more than the bound on time or memory.
+            UnsupportedConstraintError: the check exceeds the bound on time or memory.
         """
         ids = list(token_ids)
         found, taken_s = self._read(ids, _validate)
@@ -250,15 +250,15 @@ class Matcher:
         return found
 
     def num_valid_bytes(self, data: bytes) -> int:
-        """How many of the bytes could be consumed, each by the token that is that byte alone."""
+        """How many of the bytes could be consumed, each as its single-byte token."""
         ids = self.compiled.vocabulary.byte_ids
         return self.num_valid(list(takewhile(lambda i: i >= 0, (ids.get(b, -1) for b in data))))
 
     def rollback(self, num_tokens: int) -> None:
-        """Take back the last tokens, the end token included.
+        """Undo the last tokens, the end token included.
 
         Raises:
-            ConstraintError: more tokens than were consumed.
+            ConstraintError: fewer tokens were consumed.
         """
         if not 0 <= num_tokens <= len(self.tokens):
             raise ConstraintError(f"cannot take back {num_tokens} of {len(self.tokens)} tokens")
@@ -275,7 +275,7 @@ class Matcher:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether it is finished as far as is known without a mask, which `is_finished` needs."""
+        """Whether it is known to be finished without computing a mask, as `is_finished` does."""
         return bool(self._engine.is_stopped())
 
     @property
@@ -315,7 +315,7 @@ class Matcher:
         return b"".join(pieces[token] for token in self.tokens[-4:])[-4:]
 
     def _checked(self, bits: np.ndarray) -> np.ndarray:
-        """The engine's mask in our width, once its state is known to be sound."""
+        """The engine's mask in the logits' width, after a check of its state."""
         if self._engine.is_error():
             raise self._dead_end()
         vocabulary = self.compiled.vocabulary
@@ -346,7 +346,7 @@ class Matcher:
 
 
 class MaskWorker:
-    """Computes masks of many matchers in parallel, beside the model's step.
+    """Computes masks of many matchers in parallel, while the model's step runs.
 
     Between `submit` and the future's result the matchers must not be used elsewhere.
     """
@@ -358,7 +358,7 @@ class MaskWorker:
     def submit(self, matchers: Sequence[Matcher]) -> Future[list[BaseException | None]]:
         """Start computing masks; the result has the error of each matcher, or None.
 
-        Afterwards `fill_bitmask` and `is_finished` of a matcher only copy what is there.
+        Afterwards `fill_bitmask` and `is_finished` of a matcher only copy the result.
         """
         return self._thread.submit(self.compute, list(matchers))
 
@@ -384,9 +384,9 @@ class MaskWorker:
 
 
 class ConstraintCompiler:
-    """Compiles constraints for one vocabulary and keeps them by content. Safe between threads.
+    """Compiles constraints for one vocabulary and caches them by content. Thread-safe.
 
-    A constraint that failed to compile is remembered as well, so that it costs its time once.
+    A failure to compile is cached too, so that it takes its time only once.
     """
 
     def __init__(self, vocabulary: Vocabulary, max_cached: int = MAX_CACHED_CONSTRAINTS) -> None:
@@ -440,7 +440,7 @@ _compilers_lock = threading.Lock()
 def compile_constraint(
     spec: Any, tokenizer: TokenSource, vocab_size: int, eos_token_ids: Sequence[int]
 ) -> CompiledConstraint:
-    """A constraint compiled for a model, cached by content for as long as its tokenizer lives.
+    """A constraint compiled for a model, cached by content as long as its tokenizer lives.
 
     Args:
         spec: a constraint; a string is a regex; a dict, bool or type is a JSON schema.
@@ -467,12 +467,12 @@ def _byte_compiler() -> ConstraintCompiler:
 
 
 def byte_constraint(spec: Any) -> CompiledConstraint:
-    """A constraint compiled for single bytes: no model is needed to match a text."""
+    """A constraint compiled for single bytes, to match a text without a model."""
     return _byte_compiler().compile(spec)
 
 
 def match_text(spec: Constraint, text: str) -> Match:
-    """Whether a text is accepted, incomplete or rejected, and what was expected where."""
+    """Whether a text is accepted, incomplete or rejected, and what was expected at which place."""
     return explain_text(byte_constraint(spec), text)
 
 
@@ -491,7 +491,7 @@ def _raise_on_error(engine: llguidance.LLMatcher, spec: Constraint) -> None:
 
 
 def _consume(engine: llguidance.LLMatcher, ids: list[int]) -> int:
-    """Tokens taken. Where the engine stops at a bound it says so when asked for a mask only."""
+    """The number of consumed tokens. A bound that was reached shows only when a mask is asked."""
     num_taken = int(engine.try_consume_tokens(ids))
     if num_taken < len(ids) and not engine.is_stopped():
         engine.compute_bitmask()
@@ -515,7 +515,7 @@ def _brief(spec: Constraint) -> str:
 
 
 def _ends_whole(data: bytes) -> bool:
-    """Whether bytes end at a character's end (UTF-8; they may begin inside one)."""
+    """Whether bytes end at the end of a character (UTF-8; they may begin inside one)."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte < 0x80:

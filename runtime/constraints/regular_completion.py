@@ -1,4 +1,4 @@
-"""The shortest ending of a text under a pattern: exact, since the engine leads into no dead end."""
+"""The shortest ending of a text under a pattern; exact, as the engine allows no dead end."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def shortest_ending(
     order: Callable[[int], tuple[bool, int, int]],
     char: Pattern = ANY_CHAR,
 ) -> bytes | None:
-    """The shortest bytes that complete a text; None where none within the limit do.
+    """The shortest bytes that complete a text; None if there are none within the limit.
 
     Args:
-        vocabulary: single bytes.
-        pattern: what the whole text must match.
+        vocabulary: a vocabulary of single bytes.
+        pattern: the pattern of the whole text.
         data: the text so far, which may end inside a character.
-        order: what comes first among the bytes that may come next.
+        order: the preference among allowed bytes.
         char: the characters that the ending may have.
     """
 
@@ -47,7 +47,7 @@ def shortest_ending(
 
 
 def least(attempt: Callable[[int], bytes | None]) -> bytes | None:
-    """The success of the least limit, where none is possible below it."""
+    """The result of the least limit with one."""
     limit, closing = 0, attempt(0)
     while closing is None and limit < MAX_CLOSING_BYTES:
         limit = max(1, 2 * limit)
@@ -65,7 +65,7 @@ def _lead(
     vocabulary: Vocabulary, pattern: Pattern, data: bytes,
     order: Callable[[int], tuple[bool, int, int]],
 ) -> bytes | None:  # fmt: skip
-    """What the masks of a pattern lead through after a text, to the first end."""
+    """The bytes that the masks of a pattern allow after a text, up to its first end."""
     grammar = {"lark_grammar": f"start: TEXT\nTEXT: {to_terminal(pattern)}\n"}
     engine = vocabulary.matcher(json.dumps({"grammars": [grammar]}))
     if engine.is_error() or engine.try_consume_tokens(list(data)) < len(data):

@@ -1,9 +1,9 @@
-"""A bound on how long a piece of Python may run in its own thread.
+"""A bound on the time that Python code may take in its own thread.
 
-What compiles a constraint runs in the thread of the program that asks for it, so it blocks no
-other; what it must not do is run for ever. A timer raises an exception inside that thread, between
-two bytecodes. No thread is left behind, and nothing has to be sent to another process. What counts
-is the thread's own computing, where the platform tells it, so that a busy machine refuses nothing.
+A constraint compiles in the thread of the program that asks for it, so it blocks no other program,
+but it must not run for ever. A timer raises an exception inside that thread, between two bytecodes.
+No thread is left behind, and nothing has to be sent to another process. The thread's own CPU time
+counts, if the platform has it, so that a busy machine refuses nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ AGAIN_S = 0.05
 _set_error = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
 
-class _OutOfTime(BaseException):  # no `except Exception` on the way up takes it
+class _OutOfTime(BaseException):  # so that no `except Exception` catches it
     pass
 
 
 def _drop_remarks() -> Undo:
-    """Python remarks on an error that comes while a finaliser runs, which it drops there."""
+    """Suppress Python's message about an error raised in a finaliser, where it is dropped."""
     usual = sys.unraisablehook
 
     def hook(remark: sys.UnraisableHookArgs) -> None:
@@ -47,10 +47,10 @@ _unheard = WhileAsked(_drop_remarks)
 
 
 def within(seconds: float, function: Callable[[], T]) -> T:
-    """The function's value, computed in this thread in at most so many seconds of its own.
+    """The function's value, computed in this thread in at most so many seconds of CPU time.
 
-    A single call into C, such as a regex match, is not cut short: what is called here must be
-    Python, or bound its own time.
+    A single call into C, such as a regex match, is not interrupted: the function must be Python
+    code, or bound its own time.
 
     Raises:
         TimeoutError: it took longer.
@@ -69,9 +69,9 @@ def within(seconds: float, function: Callable[[], T]) -> T:
 
 
 class _Bound:
-    """Raises _OutOfTime in the thread that made it, until that thread says that it has ended.
+    """Raises _OutOfTime in the thread that made it, until that thread calls `end`.
 
-    Once is not enough: an error that comes while a finaliser runs is dropped.
+    It is raised repeatedly, because Python drops an error raised while a finaliser runs.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -83,7 +83,7 @@ class _Bound:
         self._last_s = self._clock() + seconds
 
     def start(self) -> None:
-        """Bound what this thread computes from here on."""
+        """Bound the time of this thread from here on."""
         threading.Thread(target=self._watch, args=(self._seconds,), daemon=True).start()
 
     def _watch(self, left_s: float) -> None:
@@ -96,16 +96,16 @@ class _Bound:
                     _set_error(self._target, ctypes.py_object(_OutOfTime))
 
     def end(self) -> None:
-        """No error from here on; one that was sent and has not come yet comes here, unheard.
+        """Raise no error from here on; a pending asynchronous exception is swallowed here.
 
-        It is not taken back by PyThreadState_SetAsyncExc(None): that leaves CPython 3.11's signal
-        for it set, and a traced thread then turns on the spot for ever at its next call.
+        PyThreadState_SetAsyncExc(None) would not do: it leaves CPython 3.11's signal set, and a
+        traced thread then loops for ever at its next call.
         """
         while True:
             try:
                 with self._lock:
                     self._ended.set()
-                for _ in range(100):  # it comes at the next jump back
+                for _ in range(100):  # a pending exception is raised at a backward jump
                     pass
                 return
             except _OutOfTime:
@@ -113,7 +113,7 @@ class _Bound:
 
 
 def _own_clock() -> Callable[[], float]:
-    """Seconds that this thread has computed, to be read by any; of the wall where that is all."""
+    """A clock of this thread's CPU seconds that any thread can read; else the wall clock."""
     find: Callable[[int], int] | None = getattr(time, "pthread_getcpuclockid", None)
     if find is None:
         return time.monotonic

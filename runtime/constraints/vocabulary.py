@@ -1,7 +1,7 @@
-"""What the mask engine knows of a model's tokens, and the one door to its library.
+"""A model's tokens for the mask engine, and the only access to its library.
 
 Rows of a mask are as wide as the model's logits. Ids without bytes (padding, holes) and special
-tokens are never text, so no mask ever allows them except where an end token may end a text.
+tokens are never text, so no mask allows them, except end tokens where a text may end.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ LIMITS = llguidance.LLParserLimits(
     max_grammar_size=500_000,
     verbose_errors=False,
 )
-# Tokens that lie within this are looked at together, where a grammar takes all of it, as a JSON
-# string does. A slice costs 3 MB of 50,000 tokens; this one of the engine's own four makes masks as
-# fast as all.
+# Tokens that match this pattern are handled together if a grammar allows all of it, as in a JSON
+# string. A slice takes 3 MB for 50,000 tokens; this one makes masks as fast as all of the engine's
+# own four.
 SLICES = [r'[^"\\\x00-\x1F\x7F]{1,30}']
 
 
 class TokenSource(Protocol):
-    """What is needed of a tokenizer: `radixlang.runtime.text.tokenizer.Tokenizer` has it."""
+    """The tokenizer's interface here: `radixlang.runtime.text.tokenizer.Tokenizer` has it."""
 
     @property
     def special_token_ids(self) -> Iterable[int]: ...
@@ -41,16 +41,16 @@ class TokenSource(Protocol):
 
 
 class Vocabulary:
-    """The tokens of one model as the engine sees them.
+    """The tokens of one model for the engine.
 
     Args:
-        token_bytes: bytes of every id; empty for an id that stands for nothing.
+        token_bytes: bytes of every id; empty for an unused id.
         special_token_ids: ids that are never text.
         eos_token_ids: ids that end a text.
         encode: tokens of a text, with special tokens' names as plain text.
         vocab_size: width of the logits; ids beyond the list are padding.
 
-    `byte_ids` has a token for each byte that has one by itself.
+    `byte_ids` has the token of each single byte that has one.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Vocabulary:
         self.byte_ids = {piece[0]: i for i in text if len(piece := self.token_bytes[i]) == 1}
 
     def _build(self, special: set[int]) -> llguidance.LLTokenizer:
-        # Without an end token of the model's own, one more id stands for it inside the engine.
+        # For a model without an end token, one more id is it inside the engine.
         pieces = self.token_bytes if self.eos_token_ids else [*self.token_bytes, b""]
         eos = list(self.eos_token_ids) or [self.vocab_size]
         blanks = {i for i, piece in enumerate(pieces) if not piece}
@@ -103,17 +103,17 @@ class Vocabulary:
 
     @classmethod
     def of_bytes(cls) -> Vocabulary:
-        """One token a byte: for matching finished text."""
+        """One token for each byte, to match finished text."""
         pieces = [bytes([i]) for i in range(256)]
         return cls(pieces, (), (), lambda text: list(text.encode()))
 
     def matcher(self, grammar: str) -> llguidance.LLMatcher:
-        """A fresh engine matcher; errors are found in its state, it never raises."""
+        """A new engine matcher; it never raises, errors are in its state."""
         return llguidance.LLMatcher(self.engine, grammar, log_level=0, limits=LIMITS)
 
 
 class _Wrapped:
-    """The shape in which the engine takes a tokenizer."""
+    """The tokenizer's interface that the engine expects."""
 
     def __init__(
         self, tokens: list[bytes], special: list[int], eos: int, encode: Callable[[str], list[int]]

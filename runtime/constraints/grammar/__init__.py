@@ -1,6 +1,6 @@
-"""lark in front: grammars and regexes as their own tools read them, lowered to masks.
+"""Grammars read by lark itself and regexes by Python's own parser, lowered to masks.
 
-It knows lark's and Python's own parsers, and ECMA 262's regexes. It knows no token.
+It knows lark's and Python's parsers, and ECMA 262's regexes. It knows no token.
 """
 
 __all__ = [

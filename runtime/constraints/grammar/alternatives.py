@@ -1,4 +1,4 @@
-"""How many alternatives lark writes out for a rule: each optional item doubles them."""
+"""The number of alternatives to which lark expands a rule: each optional item doubles it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from radixlang.errors import UnsupportedConstraintError
 from radixlang.runtime.constraints.grammar.error_location import locate_symbol
 
 MAX_ALTERNATIVES = 5_000
-_WRITTEN_OUT = 50  # lark writes item~n..m out up to this m, and nests rules beyond it
+_WRITTEN_OUT = 50  # lark expands item~n..m up to this m, and nests rules beyond it
 
 
 def refuse_many_alternatives(spec: Grammar, grammar: Any) -> None:
-    """Refuse a rule before lark writes out more alternatives of it than it has memory for.
+    """Refuse a rule before lark expands it to more alternatives than fit into memory.
 
     Raises:
-        UnsupportedConstraintError: with the place of the rule.
+        UnsupportedConstraintError: a rule has too many; the message has its place.
     """
     for name, _, tree, _ in grammar.rule_defs:
         if _num_alternatives(tree) > MAX_ALTERNATIVES:
@@ -30,7 +30,7 @@ def refuse_many_alternatives(spec: Grammar, grammar: Any) -> None:
 
 
 def _num_alternatives(tree: Any) -> int:
-    """An upper bound; `*` and `+` become rules of their own, of which what they repeat is one."""
+    """An upper bound. `*` and `+` become separate rules, and count as one item here."""
     if not isinstance(tree, lark.Tree):
         return 1
     if tree.data == "expr":
@@ -61,4 +61,4 @@ def _repeated(tree: Any) -> int:
 
 
 def _cut(num: int) -> int:
-    return min(num, MAX_ALTERNATIVES + 1)  # what is nested must not grow into long integers
+    return min(num, MAX_ALTERNATIVES + 1)  # so that nesting does not make long integers

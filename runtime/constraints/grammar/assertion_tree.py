@@ -1,4 +1,4 @@
-"""The parts of a regex as a tree in which its assertions stand where they stood."""
+"""The parts of a regex as a tree that keeps assertions at their places."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tree_of(items: Sequence[Item], source: str) -> Tree:
     """The tree of a regex.
 
     Raises:
-        UnsupportedConstraintError: a part that is not regular, by name.
+        UnsupportedConstraintError: a part is not regular; the message names it.
     """
     return _Builder(source).sequence(items)
 
@@ -101,7 +101,7 @@ def _anchor(kind: Any, flags: int) -> Tree:
 
 
 def _boundary(is_boundary: bool, word: Chars) -> Tree:
-    """A place between a character of a word and none, or between two that are alike."""
+    """A word boundary, or a place that is none."""
     return Either((
         Each((Behind(word), Ahead(word, is_negative=is_boundary))),
         Each((Behind(word, is_negative=True), Ahead(word, is_negative=not is_boundary))),
@@ -109,11 +109,11 @@ def _boundary(is_boundary: bool, word: Chars) -> Tree:
 
 
 def _looks_beyond(tree: Tree, num_after: int) -> bool:
-    """Whether a lookahead inside of a tree may need more than the characters behind it there.
+    """Whether a lookahead inside a lookbehind may need characters after the lookbehind.
 
     Args:
-        tree: what stands in a lookbehind.
-        num_after: the characters that follow it there at least.
+        tree: a part of the lookbehind.
+        num_after: the least number of its characters that follow the part.
     """
     match tree:
         case Each(parts):

@@ -1,9 +1,9 @@
 """Regexes with assertions as automata, built one state at a time by derivatives.
 
-A state says what the rest of a text must be: a lookahead is a conjunction there and its negation a
-complement, so nothing ever goes back (Brzozowski 1964). What a lookbehind, `^` or `\\b` asks of the
-text before a place is followed in states of its own. Time is linear in the text, and the number of
-expressions is bounded.
+A state is the expression that the rest of a text must match: a lookahead is a conjunction in it and
+its negation a complement, so nothing backtracks (Brzozowski 1964). Conditions of a lookbehind, `^`
+or `\\b` on the text before a place are tracked in separate states. Time is linear in the text, and
+the number of expressions is bounded.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class End:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class One:
-    """A character of some classes, then the rest."""
+    """A character of the classes, then the rest."""
 
     classes: int
     rest: Expression
@@ -55,7 +55,7 @@ class One:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loop:
-    """A repetition with what is left of its counts, then the rest."""
+    """A repetition with its remaining counts, then the rest."""
 
     tree: Many
     least: int
@@ -65,7 +65,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """The rest, where a lookbehind holds or does not."""
+    """The rest, if a lookbehind holds or (negative) does not."""
 
     number: int
     is_negative: bool
@@ -88,7 +88,7 @@ class AllOf:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Except:
-    """Every text that is none of an expression."""
+    """Every text that an expression does not match."""
 
     body: Expression
 
@@ -101,12 +101,12 @@ E = TypeVar("E")
 class Automaton:
     """Expressions of one tree. Equal ones are one object.
 
-    Every method raises an UnsupportedConstraintError where it comes to more than MAX_EXPRESSIONS.
+    Every method raises an UnsupportedConstraintError if there are more than MAX_EXPRESSIONS.
 
     Attributes:
         alphabet: the classes of characters.
-        start: what a whole text must be.
-        before: what each lookbehind wants of the text before a place, at its beginning.
+        start: the expression of a whole text.
+        before: the expression of each lookbehind at the beginning of a text.
     """
 
     def __init__(self, tree: Tree) -> None:
@@ -115,7 +115,7 @@ class Automaton:
         self.alphabet = Alphabet.of(list(sets | {ANY_CHAR: None}))
         self._known: dict[tuple[Any, ...], Any] = {}
         self._next: dict[tuple[Expression, int, Holds], Expression] = {}
-        self._open: set[tuple[Many, Expression]] = set()  # loops at whose entry we stand
+        self._open: set[tuple[Many, Expression]] = set()  # loops that are being entered
         self.nothing, self.anything = self._make(Nothing), self._make(Anything)
         self.end = self._make(End)
         behinds = list(dict.fromkeys(part for part in parts if isinstance(part, Behind)))
@@ -138,7 +138,7 @@ class Automaton:
         return found
 
     def follow(self, tree: Tree, rest: Expression) -> Expression:
-        """Texts of a tree with those of an expression behind them."""
+        """Texts of a tree followed by those of an expression."""
         match tree:
             case Chars():
                 return self._make(One, self.alphabet.members[tree], rest)
@@ -192,7 +192,7 @@ class Automaton:
         return self._make(kind, frozenset(flat))
 
     def without(self, body: Expression) -> Expression:
-        """Texts that are none of an expression."""
+        """Texts that an expression does not match."""
         match body:
             case Nothing():
                 return self.anything
@@ -204,7 +204,7 @@ class Automaton:
                 return self._make(Except, body)
 
     def holds(self, before: tuple[Expression, ...]) -> Holds:
-        """Which lookbehinds hold at a place, by what they want of the text before it."""
+        """Which lookbehinds hold at a place, from their expressions there."""
         found: Holds = ()
         for wanted in before:  # an inner one comes before the one that it is in
             found = (*found, self.may_end(wanted, found))
@@ -231,16 +231,16 @@ class Automaton:
     def wanted(
         self, before: tuple[Expression, ...], char_class: int, holds: Holds
     ) -> tuple[Expression, ...]:
-        """What each lookbehind wants of the text before the place after a character."""
+        """The expression of each lookbehind after a character."""
         return tuple(
             self.after(each, char_class, holds[:number]) for number, each in enumerate(before)
         )
 
     def after(self, expression: Expression, char_class: int, holds: Holds) -> Expression:
-        """What the rest of a text must be after a character.
+        """The expression of the rest of a text after a character.
 
         Args:
-            expression: what the character and the rest must be.
+            expression: the expression before the character.
             char_class: the class of the character.
             holds: which lookbehinds hold before it.
         """
@@ -248,7 +248,7 @@ class Automaton:
         found = self._next.get(key)
         if found is None:
             found = self._after(expression, char_class, holds)
-            if not self._open:  # inside of a loop it is less than all
+            if not self._open:  # inside a loop the result is not complete
                 self._next[key] = found
         return found
 
@@ -273,7 +273,7 @@ class Automaton:
                 return self.without(self.after(body, char_class, holds))
 
     def _after_loop(self, loop: Loop, char_class: int, holds: Holds) -> Expression:
-        """A repetition that is come to again without a character in between adds nothing."""
+        """After a character of a loop; entering it again without a character adds nothing."""
         if loop.least:
             return self.after(self._once(loop), char_class, holds)
         entry = loop.tree, loop.rest

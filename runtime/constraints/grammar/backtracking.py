@@ -1,7 +1,7 @@
-"""Regexes with which a backtracking matcher, such as lark's lexer, may try for ever.
+"""Regexes for which a backtracking matcher, such as lark's lexer, may need exponential time.
 
-`(a+)+b` lets it cut one run of a's in exponentially many ways before it says that there is no b.
-The masks have no such trouble; lark, which reads the finished text once more, has.
+With `(a+)+b` it may split one run of a's in exponentially many ways before it finds that there is
+no b. Masks are not affected, but lark, which parses the finished text once more, is.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from radixlang.runtime.constraints.grammar.pattern import (
     is_nullable,
 )
 
-MAX_CUTS = 24  # repetitions of what can be cut in two ways: 2**24 ways, a second of them
-MAX_COMPARED = 200  # options of which each pair is looked at
+MAX_CUTS = 24  # repetitions of a part that splits in two ways: 2**24 ways take a second
+MAX_COMPARED = 200  # most options that are compared in pairs
 
 
 def backtracks(pattern: Pattern, is_followed: bool = False) -> bool:
     """Whether a backtracking matcher may need exponential time for a text of this pattern.
 
-    So it is where a repetition without end repeats what can be cut in several ways (another
-    repetition that nothing of its own sets apart, or options that begin alike), and something
-    that may fail to match follows it.
+    That is so if an unbounded repetition repeats a part that can be split in several ways (another
+    repetition without a separator, or options that begin alike), and something that may fail to
+    match follows it.
 
     Args:
-        pattern: a token, of which the beginning of a text is matched.
-        is_followed: something must come after it.
+        pattern: the pattern of a token, matched at the beginning of a text.
+        is_followed: something must follow it.
     """
     match pattern:
         case Text() | Chars():
@@ -60,7 +60,7 @@ def backtracks(pattern: Pattern, is_followed: bool = False) -> bool:
 
 
 def _is_ambiguous(body: Pattern) -> bool:
-    """Whether repetitions of a body may be cut apart in more than one way."""
+    """Whether repetitions of a body may be split in more than one way."""
     match body:
         case Text() | Chars():
             return False
@@ -87,14 +87,14 @@ def _varies(part: Pattern) -> bool:
 
 
 def _is_set_apart(part: Pattern, parts: tuple[Pattern, ...]) -> bool:
-    """Whether something that must stand beside a part begins with what the part cannot hold."""
+    """Whether a required neighbour of a part begins with a character that the part excludes."""
     inside = alphabet(part)
     others = [p for p in parts if p is not part and not is_nullable(p)]
     return any(not overlap(first_characters(other), inside) for other in others)
 
 
 def _begin_alike(options: tuple[Pattern, ...]) -> bool:
-    """Whether two options can begin with one character and go on as the repetition could."""
+    """Whether two options can begin with the same character and continue as the repetition."""
     if len(options) > MAX_COMPARED:
         return not all(isinstance(option, Text) for option in options)
     first = chars(r for option in options for r in first_characters(option).ranges)
@@ -110,7 +110,7 @@ def _alike(x: Pattern, y: Pattern, first: Chars) -> bool:
 
 
 def _num_blurred(parts: tuple[Pattern, ...]) -> int:
-    """Neighbouring repetitions without end that share characters."""
+    """Number of neighbouring unbounded repetitions that share characters."""
     longest = run = 0
     last: Chars | None = None
     for part in parts:
@@ -120,7 +120,7 @@ def _num_blurred(parts: tuple[Pattern, ...]) -> int:
         elif here is not None:
             run = 1
         elif last is not None and overlap(alphabet(part), last):
-            continue  # what stands between them could be of the repetition itself
+            continue  # the part between them may belong to the repetition
         else:
             run = 0
         last, longest = here or None, max(longest, run)

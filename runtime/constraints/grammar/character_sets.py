@@ -1,4 +1,4 @@
-"""Which characters a pattern can begin with, end with and hold: supersets where it is not plain."""
+"""The characters with which a pattern can begin or end, and those in it; maybe supersets."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ NO_CHARS = Chars(())
 
 
 def first_characters(pattern: Pattern) -> Chars:
-    """A superset of the characters that a match can begin with."""
+    """A superset of the characters with which a match can begin."""
     return _at_edge(pattern, 1)
 
 
 def last_characters(pattern: Pattern) -> Chars:
-    """A superset of the characters that a match can end with."""
+    """A superset of the characters with which a match can end."""
     return _at_edge(pattern, -1)
 
 
@@ -54,7 +54,7 @@ def _at_edge(pattern: Pattern, step: int) -> Chars:
 
 
 def alphabet(pattern: Pattern) -> Chars:
-    """A superset of the characters that a text of the pattern holds."""
+    """A superset of the characters in texts of the pattern."""
     match pattern:
         case Text(value):
             return chars((ord(char), ord(char)) for char in value)

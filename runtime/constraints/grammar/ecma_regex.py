@@ -1,8 +1,9 @@
 """Regexes of JSON Schema: ECMA 262 with its flag u, read into the parts of Python's own parser.
 
-What the flag forbids and schemas write all the same is read as ECMA 262 reads it without the flag,
-where nobody can mean anything else: `\\-` and `\\<` are themselves, and so is a brace that counts
-nothing. The rest is refused by name: letters that ECMA has no escape for, and what is not regular.
+Some syntax that the flag forbids is common in schemas. If its meaning without the flag is
+unambiguous, it is read so: `\\-` and `\\<` are the characters themselves, and so is a brace that is
+no repetition. The rest is refused by name: escapes of letters that ECMA 262 does not have, and
+constructs that are not regular.
 """
 
 from __future__ import annotations
@@ -37,18 +38,18 @@ _SPACE = chars([(9, 13), (32, 32), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x20
                 (0xFEFF, 0xFEFF)])  # fmt: skip
 _SETS = {"d": _DIGIT, "w": _WORD, "s": _SPACE}
 _CONTROLS = {"f": 12, "n": 10, "r": 13, "t": 9, "v": 11}
-_SYNTAX = "^$\\.*+?()[]{}|/"  # what may be escaped under the flag u
+_SYNTAX = "^$\\.*+?()[]{}|/"  # characters that may be escaped under the flag u
 _COUNT = re.compile(r"\{(\d+)(,(\d*))?\}")
 _NAME = re.compile(r"\?<([A-Za-z_$][\w$]*)>")
 _HEX = re.compile("[0-9A-Fa-f]+")
 
 
 def read_ecma(source: str) -> list[Item]:
-    """The parts of the texts in which an ECMA 262 regex matches somewhere.
+    """The parts of a regex for all texts in which an ECMA 262 regex matches somewhere.
 
     Raises:
-        InvalidConstraintError: it is no regex of ECMA 262.
-        UnsupportedConstraintError: it holds a construct that is not served, by name.
+        InvalidConstraintError: it is not a regex of ECMA 262.
+        UnsupportedConstraintError: it has a construct that is not supported, which is named.
     """
     if len(source) > MAX_PATTERN_CHARS:
         raise UnsupportedConstraintError(
@@ -77,8 +78,8 @@ class _Parser:
     def __init__(self, source: str) -> None:
         self.source, self.at = source, 0
         self.names: set[str] = set()
-        self.legacy: tuple[int, str] | None = None  # what the flag u forbids, and where
-        self.modern: tuple[int, str] | None = None  # what means something else without it
+        self.legacy: tuple[int, str] | None = None  # syntax that the flag u forbids, and its place
+        self.modern: tuple[int, str] | None = None  # syntax with another meaning without it
 
     def whole(self) -> Any:
         """The parts of the regex."""
@@ -112,7 +113,7 @@ class _Parser:
     # repetitions
 
     def counted(self, item: tuple[Any, Any], begun: int) -> tuple[Any, Any]:
-        """An atom with the repetition behind it."""
+        """An atom with the repetition after it."""
         found = self.counts(begun)
         if found is None:
             return item
@@ -121,7 +122,7 @@ class _Parser:
         return ops.MAX_REPEAT, (*found, _sub([item]))
 
     def counts(self, begun: int) -> tuple[int, Any] | None:
-        """The counts of a repetition that stands here; lazy ones are of the same texts."""
+        """The counts of a repetition at this place; lazy ones match the same texts."""
         char = self.peek()
         found: tuple[int, Any]
         if char and char in "*+?":
@@ -229,7 +230,7 @@ class _Parser:
         return chars([(first, last)])
 
     def class_atom(self) -> tuple[Chars, int | None]:
-        """A set of characters, and the code where it is one character."""
+        """A set of characters, and the code point if it is one character."""
         begun = self.at
         char = self.peek()
         self.at += 1
@@ -238,7 +239,7 @@ class _Parser:
         return _one(self.literal(char, begun)[1])
 
     def escape(self, begun: int, *, in_class: bool) -> tuple[Chars, int | None]:
-        """What an escape stands for, its backslash taken."""
+        """The set of an escape whose backslash was read, and the code point if it is one."""
         char = self.peek()
         self.at += 1
         if char in "dws" and char:
@@ -259,7 +260,7 @@ class _Parser:
         return _one(self.itself(char, begun, in_class))
 
     def itself(self, char: str, begun: int, in_class: bool) -> int:
-        """The code of a character that is escaped for no other meaning than its own."""
+        """The code point of a character whose escape means the character itself."""
         if not char:
             self.fail("nothing follows the last backslash", begun)
         if char == "0" and not self.peek().isdecimal():
@@ -274,7 +275,7 @@ class _Parser:
         return ord(char)
 
     def code_point(self, begun: int) -> int | None:
-        """The code behind \\u, of which two that are surrogates are one."""
+        """The code point after \\u; two surrogates make one."""
         if self.take("{"):
             self.modern = self.modern or (begun, "\\u{…}")
             match = _HEX.match(self.source, self.at)

@@ -1,4 +1,4 @@
-"""Messages with the place in a grammar that they are about."""
+"""Messages with their place in a grammar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lark grammar read by lark itself, with errors that show where."""
+"""A lark grammar loaded by lark itself, with errors that show the place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from radixlang.runtime.constraints.grammar.python_regex import translate
 MAX_GRAMMAR_CHARS = 200_000
 MAX_RULES = 10_000
 MAX_LALR_RULES = 3_000
-MAX_EARLEY_CHARS = 20_000  # Earley takes about a second for 11 kB; beyond this only LALR guards
+MAX_EARLEY_CHARS = 20_000  # Earley takes about a second for 11 kB; beyond this it is not used
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class LoadedGrammar:
         terminals: lark's terminal definitions, imports and templates resolved.
         rules: rules compiled to BNF.
         ignored: names of terminals that are skipped.
-        lalr: the LALR parser, None where the grammar has conflicts or Earley was asked for.
-        earley: the Earley parser, where it is to be used.
-        slow: a terminal with which lark's lexer may need exponential time, empty without one.
+        lalr: the LALR parser; None if the grammar has conflicts or Earley was asked for.
+        earley: the Earley parser, if it is to be used.
+        slow: a terminal for which lark's lexer may need exponential time; empty without one.
     """
 
     spec: Grammar
@@ -57,7 +57,7 @@ def load(spec: Grammar) -> LoadedGrammar:
 
     Raises:
         InvalidConstraintError: lark refuses it; the message shows line, column and a caret.
-        UnsupportedConstraintError: it is too large, or needs a lexer of the user's own.
+        UnsupportedConstraintError: it is too large, or needs the user's own lexer.
     """
     if len(spec.text) > MAX_GRAMMAR_CHARS:
         raise UnsupportedConstraintError(
@@ -102,13 +102,13 @@ def _read(spec: Grammar) -> Any:
         ) from None
     except LarkError as error:
         raise InvalidConstraintError(_with_place(spec.text, error)) from None
-    except Exception as error:  # lark lets through whatever a wrong grammar makes fail inside it
+    except Exception as error:  # a wrong grammar may raise any error inside lark
         raise InvalidConstraintError(f"bad grammar: {error}") from None
     return grammar
 
 
 def _build(spec: Grammar, grammar: Any, parser: Any, must: bool = False) -> lark.Lark | None:
-    """A parser of the grammar; None where this kind of parser cannot take it."""
+    """A parser of the grammar; None if this kind of parser does not support it."""
     if parser == "lalr" and len(grammar.rule_defs) > MAX_LALR_RULES:
         return None
     must = must or spec.parser == parser or parser == "earley"
@@ -129,7 +129,7 @@ def _build(spec: Grammar, grammar: Any, parser: Any, must: bool = False) -> lark
 
 
 def _with_place(text: str, error: Exception) -> str:
-    """lark's message; where it names a symbol and no place, the place is looked up."""
+    """lark's message; if it names a symbol without a place, the place is looked up."""
     message = _in_words(error)
     if "line" in message and "column" in message:
         return f"bad grammar: {message}"
@@ -144,7 +144,7 @@ def _with_place(text: str, error: Exception) -> str:
 
 
 def _in_words(error: Exception) -> str:
-    """lark's message; the remedy beside it for what lark leaves to be known."""
+    """lark's message, with a remedy where lark gives none."""
     message = str(error).strip() or type(error).__name__
     empty = re.search(r"zero-width regexps?\", TerminalDef\((\w*'\w+'|\w+)", message)
     if empty:
@@ -168,7 +168,7 @@ def _check_start(spec: Grammar, grammar: Any) -> None:
 
 
 def _check_regexes(spec: Grammar, grammar: Any) -> None:
-    """Compile every regex by itself: lark's own errors of them name no place."""
+    """Compile every regex separately, because lark's errors of regexes have no place."""
     trees = [tree for _, (tree, _) in grammar.term_defs if tree is not None]
     trees += [tree for _, _, tree, _ in grammar.rule_defs]
     for tree in trees:
@@ -186,7 +186,7 @@ def _check_regexes(spec: Grammar, grammar: Any) -> None:
 
 
 def _refuse_declared(spec: Grammar, grammar: Any) -> None:
-    """%declare leaves a terminal to a lexer of the user's own, which masks cannot follow."""
+    """Refuse %declare, which leaves a terminal to the user's own lexer: masks cannot follow it."""
     for name, (tree, _) in grammar.term_defs:
         if tree is None:
             message = f"%declare {name} needs a lexer in Python code, which masks cannot follow"
@@ -196,7 +196,7 @@ def _refuse_declared(spec: Grammar, grammar: Any) -> None:
 
 
 def _refuse_growing_templates(spec: Grammar, grammar: Any) -> None:
-    """A template that calls itself with ever larger arguments never ends in lark."""
+    """Refuse a template that calls itself with ever larger arguments: lark would never end."""
     calls: dict[str, set[str]] = {}
     growing: set[str] = set()
     for name, params, tree, _ in grammar.rule_defs:
@@ -226,10 +226,10 @@ def _reachable(calls: dict[str, set[str]], start: str) -> set[str]:
 
 
 def _backtracking(spec: Grammar, grammar: Any) -> str:
-    """A terminal with which lark's own lexer may try for ever, empty without one.
+    """A terminal for which lark's own lexer may backtrack exponentially; empty without one.
 
     Raises:
-        UnsupportedConstraintError: lark itself would run into it.
+        UnsupportedConstraintError: lark's own lexer would use it.
     """
     terminals = _terminals(spec, grammar)
     slow = next((t.name for t in terminals if _backtracks(t)), "")
@@ -254,7 +254,7 @@ def _backtracks(terminal: Any) -> bool:
     try:
         return backtracks(translate(terminal.pattern.to_regexp(), whole=False).pattern)
     except ConstraintError:
-        return False  # it is refused where terminals are lowered, with its place
+        return False  # lowering the terminals refuses it, with its place
 
 
 def _terminals(spec: Grammar, grammar: Any) -> list[Any]:
@@ -262,12 +262,12 @@ def _terminals(spec: Grammar, grammar: Any) -> list[Any]:
     try:
         terminals: list[Any] = grammar.compile([spec.start], set())[0]
     except Exception:
-        return []  # building the parser says what is wrong
+        return []  # building the parser reports the error
     return terminals
 
 
 def _keep_captured(spec: Grammar, grammar: Any) -> None:
-    """See to it that captured rules stay visible in the tree."""
+    """Keep captured rules visible in the tree."""
     by_name = {name: options for name, _, _, options in grammar.rule_defs}
     terminals = {name for name, _ in grammar.term_defs}
     aliases = {

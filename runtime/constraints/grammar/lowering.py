@@ -1,4 +1,4 @@
-"""lark grammars lowered to the mask engine: rules one by one, with ignored text spelled out."""
+"""lark grammars lowered to the mask engine: rule by rule, with ignored text made explicit."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ Expansion = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class LoweredGrammar:
-    """A grammar in the engine's terms.
+    """A grammar lowered to the engine.
 
     Args:
         text: the engine's grammar.
         forces: whether the engine can be asked for forced text.
-        warnings: what the masks cannot see.
-        check: raises a ConstraintError for a finished text that lark itself does not parse;
-            None where its lexer has no bound on its time, and the masks say all.
+        warnings: conditions that the masks do not enforce.
+        check: raises a ConstraintError for a finished text that lark itself cannot parse; None if
+            its lexer may take unbounded time and the masks enforce everything.
         parse: lark's tree of a finished text.
-        captures: the text of each rule that is to be bound.
+        captures: the text of each captured rule.
     """
 
     text: str
@@ -59,11 +59,11 @@ class LoweredGrammar:
 
 
 def lower_grammar(spec: Grammar) -> LoweredGrammar:
-    """A lark grammar in the engine's terms.
+    """Lower a lark grammar to the engine.
 
     Raises:
         InvalidConstraintError: lark refuses the grammar.
-        UnsupportedConstraintError: a construct cannot be lowered; its name and place are given.
+        UnsupportedConstraintError: a construct cannot be lowered; the message has name and place.
     """
     loaded = load(spec)
     terminals = lower_terminals(loaded)
@@ -80,7 +80,7 @@ def lower_grammar(spec: Grammar) -> LoweredGrammar:
 
 
 class _Writer:
-    """Writes the engine's grammar; names are numbered, so that none can clash."""
+    """Writes the engine's grammar; names are numbered, so that they cannot clash."""
 
     def __init__(self, loaded: LoadedGrammar, terminals: LoweredTerminals) -> None:
         self.loaded, self.terminals = loaded, terminals
@@ -97,7 +97,7 @@ class _Writer:
         self._drop_endless()
 
     def _drop_endless(self) -> None:
-        """Drop what can never come to an end: a mask must not lead into it."""
+        """Drop expansions that can never end, so that no mask leads into them."""
         ending: set[str] = set()
         while True:
             found = {n for n, es in self.rules.items() if any(_ends(e, ending) for e in es)}
@@ -125,8 +125,8 @@ class _Writer:
         yield ""
 
     def _gap(self) -> Iterator[str]:
-        """Blanks and comments are terminals of their own: a lexer does not go back from the blank
-        and the slash of ` /` to the blank, where a comment or a division may begin."""
+        """Blanks and comments as separate terminals: after ` /`, which may begin a comment or a
+        division, a lexer does not return to the end of the blank."""
         blank = 'BLANK | ""' if self.blank != NOTHING else '""'
         if self.blank != NOTHING:
             yield f"BLANK: {to_terminal(self.blank)}"
@@ -144,7 +144,7 @@ class _Writer:
 
     @cached_property
     def forces(self) -> bool:
-        """Whether the engine may be asked for forced text: it would not run on for ever."""
+        """Whether the engine may be asked for forced text, which it would not extend for ever."""
         return not any(map(may_force, [*self.patterns.values(), self.comment]))
 
     def _expansion(self, rule: Any) -> Expansion:
@@ -162,7 +162,7 @@ class _Writer:
         return self.names.setdefault(key, f"TERM{len(self.names)}")
 
     def _rule(self, own: str, expansions: list[Expansion]) -> Iterator[str]:
-        """A rule; one that recurs at its right end is turned around (A: x A | y is x* y)."""
+        """A rule; recursion at its right end becomes a loop (A: x A | y is x* y)."""
         loops = [e[:-1] for e in expansions if len(e) > 1 and e[-1] == own and own not in e[:-1]]
         others = [e for e in expansions if own not in e]
         if loops and others and len(loops) + len(others) == len(expansions):
@@ -182,7 +182,7 @@ def _options(expansions: list[Expansion]) -> str:
 
 
 class FinishedText:
-    """lark's verdict on a finished text: LALR first, Earley where it is allowed and affordable."""
+    """lark's parse of a finished text: LALR first, then Earley if it is allowed and affordable."""
 
     def __init__(self, loaded: LoadedGrammar) -> None:
         self.loaded = loaded
@@ -191,7 +191,7 @@ class FinishedText:
         """lark's tree.
 
         Raises:
-            ConstraintError: lark does not parse the text.
+            ConstraintError: lark cannot parse the text.
         """
         parsers = [p for p in (self.loaded.lalr, self.loaded.earley) if p is not None]
         error: Exception | None = None
@@ -210,7 +210,7 @@ class FinishedText:
         raise ConstraintError(f"lark does not parse the finished text: {_brief(error, text)}")
 
     def check(self, text: str) -> None:
-        """Raises a ConstraintError where lark does not parse a text, or not soon enough."""
+        """Raise a ConstraintError if lark cannot parse a text in time."""
         if self.loaded.slow:
             check_outside(self.loaded.spec, text)
             return

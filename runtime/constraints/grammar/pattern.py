@@ -1,7 +1,7 @@
 """Regular languages as small trees, and their text in the mask engine's terminal language.
 
-Python regexes, lark terminals and literals meet here. Conjunction and complement are what make
-lookaround and lazy matching expressible without backtracking (Brzozowski 1964).
+Python regexes, lark terminals and literals all become such trees. Conjunction and complement
+express lookaround and lazy matching without backtracking (Brzozowski 1964).
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Cat:
 
 @dataclass(frozen=True, slots=True)
 class Alt:
-    """Any one of the options; none at all matches nothing."""
+    """Any one of the options; without options it matches nothing."""
 
     options: tuple[Pattern, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """From `least` to `most` times; most None is without end."""
+    """From `least` to `most` times; None is unbounded."""
 
     body: Pattern
     least: int
@@ -61,7 +61,7 @@ class And:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """Texts that the body does not match. Stands only beside a pattern of valid text in And."""
+    """Texts that the body does not match. Used only in And, with a pattern of valid text."""
 
     body: Pattern
 
@@ -134,7 +134,7 @@ def _joined(letters: list[str]) -> list[Pattern]:
 
 
 def alt(*options: Pattern) -> Pattern:
-    """Alternation with doubles and impossible options dropped."""
+    """Alternation without duplicate and impossible options."""
     flat: dict[Pattern, None] = {}
     for option in options:
         for piece in option.options if isinstance(option, Alt) else (option,):
@@ -143,7 +143,7 @@ def alt(*options: Pattern) -> Pattern:
 
 
 def both(left: Pattern, right: Pattern) -> Pattern:
-    """Conjunction, simplified where one side is everything or nothing."""
+    """Conjunction, simplified if one side is everything or nothing."""
     if right == ANY_TEXT:
         return left
     if left == ANY_TEXT and not isinstance(right, Not):
@@ -161,12 +161,12 @@ def repeat(body: Pattern, least: int, most: int | None) -> Pattern:
 
 
 def prefix_free(body: Pattern) -> Pattern:
-    """Texts of body of which no proper beginning is one too: what a lazy match stops at."""
+    """Texts of body without one of them as a proper beginning, at which a lazy match stops."""
     return And(body, Not(cat(body, repeat(ANY_CHAR, 1, None))))
 
 
 def min_width(pattern: Pattern) -> int:
-    """Least characters that a match has (a lower bound where there is complement)."""
+    """Least characters of a match (a lower bound if there is a complement)."""
     match pattern:
         case Text(value):
             return len(value)
@@ -185,7 +185,7 @@ def min_width(pattern: Pattern) -> int:
 
 
 def size(pattern: Pattern) -> int:
-    """Positions of a pattern with its bounded repetitions written out."""
+    """Positions of a pattern with its bounded repetitions expanded."""
     match pattern:
         case Text(value):
             return len(value)
@@ -221,7 +221,7 @@ def is_nullable(pattern: Pattern) -> bool:
 
 
 def is_plain(pattern: Pattern) -> bool:
-    """Whether an ordinary regex says it: no conjunction and no complement."""
+    """Whether it is an ordinary regex, without conjunction and complement."""
     match pattern:
         case Text() | Chars():
             return True
@@ -252,14 +252,14 @@ def to_terminal(pattern: Pattern) -> str:
 
 
 def conjuncts(pattern: Pattern) -> list[Pattern]:
-    """What a conjunction is of, without the nesting: the engine's grammars may be nested little."""
+    """The parts of nested conjunctions as one list: the engine limits nesting."""
     if isinstance(pattern, And):
         return [*conjuncts(pattern.left), *conjuncts(pattern.right)]
     return [pattern]
 
 
 def to_regex(pattern: Pattern) -> str:
-    """A plain pattern as a Rust regex; every character that could mean something is escaped."""
+    """A plain pattern as a Rust regex; every special character is escaped."""
     match pattern:
         case Text(value):
             return "".join(map(_escape, value)) or "(?:)"

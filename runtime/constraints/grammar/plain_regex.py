@@ -1,4 +1,4 @@
-"""Automata written as plain patterns: every state once, and then one state out at a time."""
+"""Automata converted to plain patterns by eliminating one state after another."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Masks = dict[int, dict[int, int]]  # from a state to another, by the bits of wh
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Way:
-    """What leads from one state to another, and its size."""
+    """The pattern from one state to another, and its size."""
 
     pattern: Pattern
     size: int
@@ -37,7 +37,7 @@ class _Way:
         return _Way(cat(self.pattern, other.pattern), self.size + other.size)
 
     def either(self, other: _Way) -> _Way:
-        """Any of both, without a look at what they share: the patterns may be large."""
+        """Either pattern; common parts are not merged, as the patterns may be large."""
         a, b = self.pattern, other.pattern
         if isinstance(a, Chars) and isinstance(b, Chars):
             return _Way(chars([*a.ranges, *b.ranges]), 1)
@@ -50,10 +50,10 @@ _Edges = dict[int, dict[int, _Way]]
 
 
 def plain_pattern(tree: Tree, *, complement: bool = False) -> Pattern:
-    """What a regex with assertions matches, or does not, without any assertion.
+    """A pattern without assertions for the texts of a regex with assertions, or for all others.
 
     Raises:
-        UnsupportedConstraintError: it has too many states, or grows too long without assertions.
+        UnsupportedConstraintError: it has too many states, or the pattern grows too long.
     """
     automaton = Automaton(tree)
     masks, ends = _states(automaton, complement)
@@ -101,7 +101,7 @@ def _states(automaton: Automaton, complement: bool) -> tuple[_Masks, set[int]]:
 
 
 def _living(masks: _Masks, ends: set[int]) -> _Masks:
-    """Without the states from which no text comes to an end."""
+    """Without the states from which no end can be reached."""
     alive = set(ends)
     while True:
         found = {state for state, targets in masks.items() if alive & targets.keys()} | alive
@@ -115,7 +115,7 @@ def _living(masks: _Masks, ends: set[int]) -> _Masks:
 
 
 def _merged(masks: _Masks, ends: set[int]) -> tuple[_Masks, set[int]]:
-    """States that nothing tells apart as one (Moore 1956)."""
+    """With equivalent states merged (Moore 1956)."""
     group = {state: int(state in ends) for state in masks}
     while True:
         numbers: dict[object, int] = {}
@@ -146,7 +146,7 @@ def _label(mask: int, sets: list[Chars]) -> _Way:
 
 
 def _eliminated(ways: _Edges, ends: set[int]) -> Pattern:
-    """The regex of an automaton, its states left out from the cheapest on (Brzozowski and
+    """The regex of an automaton, by eliminating states, the cheapest first (Brzozowski and
     McCluskey 1963)."""
     first, last = -1, -2
     for state in ends:

@@ -1,4 +1,4 @@
-"""Python regexes, read by Python's own parser and rewritten as patterns."""
+"""Python regexes, parsed by Python's own parser and translated to patterns."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def translate(source: str, flags: int = 0, *, whole: bool = True) -> Translation
     Args:
         source: the regex.
         flags: of the `re` module.
-        whole: it must match a whole text; False for a token inside of one.
+        whole: it must match a whole text; False for a token inside a text.
 
     Raises:
         InvalidConstraintError: Python cannot compile it.
-        UnsupportedConstraintError: it holds a construct that is not regular, by name.
+        UnsupportedConstraintError: it has a construct that is not regular, which is named.
     """
     items = read_python(source, flags)
     return translate_items(items, source, whole=whole)
@@ -41,7 +41,7 @@ def read_python(source: str, flags: int = 0) -> list[Item]:
         )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of sets that may nest one day
+            warnings.simplefilter("ignore", FutureWarning)  # about a future syntax of nested sets
             parsed = parser.parse(source, flags)
     except re.error as error:
         raise InvalidConstraintError(

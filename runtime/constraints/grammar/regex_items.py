@@ -1,6 +1,6 @@
-"""The parts of a regex as Python's own parser has them, and what one character of each is.
+"""The parts of a regex from Python's own parser, and the pattern of a single character.
 
-Other dialects are read into the same parts, so that all of them meet in one translation.
+Other dialects are parsed into the same parts, so that one translation serves all of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Item: TypeAlias = "tuple[Any, Any, int]"  # operation, argument, flags in force
 
 
 def flatten(body: Any, flags: int) -> list[Item]:
-    """Items of a parsed body with groups opened, each with the flags in force."""
+    """Items of a parsed body with groups flattened, each with the flags in force."""
     items: list[Item] = []
     for op, value in body:
         if op is ops.SUBPATTERN:
@@ -52,7 +52,7 @@ def is_assertion(op: Any) -> bool:
 
 
 def has_assertion(value: Any) -> bool:
-    """Whether an assertion stands anywhere in a parsed body or argument."""
+    """Whether a parsed body or argument contains an assertion."""
     if isinstance(value, parser.SubPattern):
         return any(is_assertion(op) or has_assertion(arg) for op, arg in value)
     if isinstance(value, (tuple, list)):
@@ -61,7 +61,7 @@ def has_assertion(value: Any) -> bool:
 
 
 def one_character(op: Any, value: Any, flags: int) -> Pattern | None:
-    """What an item of one character matches, None for any other item."""
+    """The pattern of an item of one character; None for any other item."""
     if op is ops.LITERAL:
         return _literal(value, flags)
     if op is ops.NOT_LITERAL:
@@ -81,7 +81,7 @@ def _literal(code: int, flags: int) -> Pattern:
 
 def _char_class(items: Iterable[tuple[Any, Any]], flags: int) -> Chars:
     ranges: list[tuple[int, int]] = []
-    closed: list[tuple[int, int]] = []  # categories hold every case of their characters
+    closed: list[tuple[int, int]] = []  # categories contain every case of their characters
     is_negated = False
     for op, value in items:
         if op is ops.NEGATE:
@@ -97,7 +97,7 @@ def _char_class(items: Iterable[tuple[Any, Any]], flags: int) -> Chars:
 
 
 def _fold(body: Chars, flags: int) -> Chars:
-    """The class with every character that equals one of it when case is ignored."""
+    """The class with every character that equals one of it if case is ignored."""
     if not flags & re.IGNORECASE:
         return body
     is_ascii = bool(flags & re.ASCII)
@@ -123,14 +123,14 @@ def _cased() -> str:
 
 @lru_cache(maxsize=4096)
 def _variants(code: int, is_ascii: bool) -> tuple[int, ...]:
-    """Characters that Python's own matcher takes for `code` when case is ignored."""
+    """Characters that Python's own matcher takes for `code` if case is ignored."""
     same = re.compile(re.escape(chr(code)), re.IGNORECASE | (re.ASCII if is_ascii else 0))
     return tuple(ord(char) for char in same.findall(_cased()))
 
 
 @lru_cache(maxsize=16)
 def category(kind: Any, is_ascii: bool) -> Chars:
-    """\\d, \\w, \\s and their opposites, exactly as Python's matcher has them."""
+    """\\d, \\w, \\s and their complements, exactly as in Python's matcher."""
     negative = {
         ops.CATEGORY_NOT_DIGIT: ops.CATEGORY_DIGIT,
         ops.CATEGORY_NOT_WORD: ops.CATEGORY_WORD,
@@ -142,7 +142,7 @@ def category(kind: Any, is_ascii: bool) -> Chars:
         ops.CATEGORY_DIGIT: r"\d", ops.CATEGORY_WORD: r"\w", ops.CATEGORY_SPACE: r"\s",
     }[kind]  # fmt: skip
     codes = np.arange(128 if is_ascii else MAX_CODE_POINT + 1, dtype="<u4")
-    table = codes.tobytes().decode("utf-32-le", "surrogatepass")  # a character at its own place
+    table = codes.tobytes().decode("utf-32-le", "surrogatepass")  # each character at its code point
     return chars((run.start(), run.end() - 1) for run in re.finditer(f"{escape}+", table))
 
 
@@ -172,7 +172,7 @@ def with_caret(source: str, position: int | None, message: str) -> str:
 
 
 def with_place(source: str, op: Any, why: str) -> str:
-    """What is to be said of a part of a regex, with its place where that is found."""
+    """A message about a part of a regex, with its place if that is found."""
     name = name_of(op)
     match = _PLACES.get(name, re.compile(r"(?!)")).search(source)
     if match is None:
@@ -180,7 +180,7 @@ def with_place(source: str, op: Any, why: str) -> str:
     return with_caret(source, match.start(), f"{name} {why}")
 
 
-# where a construct stands in the source, for the caret
+# how to find a construct in the source, for the caret
 _PLACES = {
     "an anchor or word boundary": re.compile(r"(?<!\\)(?:\\\\)*(?:\^|\$|\\[bBAZ])"),
     "a lookaround": re.compile(r"\(\?<?="),

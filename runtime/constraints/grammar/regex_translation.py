@@ -1,7 +1,7 @@
-"""The parts of a regex as a pattern, its assertions as conditions on the text beside them.
+"""The parts of a regex as a pattern, with its assertions as conditions on the neighbouring text.
 
-A regex is either a whole text or a token, of which neither what stands before nor what follows is
-known. X(?!Y)Z is X (Z & ~(Y .*)), and (?<!Y) is its mirror image.
+A regex matches either a whole text or a token, whose neighbouring text is not known. X(?!Y)Z is
+X (Z & ~(Y .*)), and (?<!Y) is its mirror image.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from radixlang.runtime.constraints.grammar.regex_items import (
 MAX_REPEAT_COUNT = 20_000
 MAX_PATTERN_NODES = 50_000
 MAX_CONDITIONS = 300  # ways in which the assertions of one regex can hold
-MAX_PATTERN_SIZE = 60_000  # positions once repetitions are written out
+MAX_PATTERN_SIZE = 60_000  # positions once repetitions are expanded
 
 
 class UnknownTextError(UnsupportedConstraintError):
-    """An assertion about text that is not known where it stands."""
+    """An assertion about text that is not known at its place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One way to fulfil an assertion: what the text left and right of it must be.
+    """One way to fulfil an assertion: patterns of the text left and right of it.
 
-    `reach` is how many characters it looks at; None means all of them.
+    `reach` is the number of characters that it looks at; None means all of them.
     """
 
     left: Pattern | None = None
@@ -77,12 +77,12 @@ def translate_items(items: Sequence[Item], source: str, *, whole: bool = True) -
     """The parts of a regex as a pattern.
 
     Args:
-        items: what its parser made of it.
+        items: the parsed regex.
         source: the regex itself, for messages.
-        whole: it must match a whole text; False for a token inside of one.
+        whole: it must match a whole text; False for a token inside a text.
 
     Raises:
-        UnsupportedConstraintError: it holds a construct that is not regular, by name.
+        UnsupportedConstraintError: it has a construct that is not regular, which is named.
     """
     try:
         return _Translator(source, whole).run(items)
@@ -103,7 +103,7 @@ class _Translator:
         self.dropped: list[str] = []
         self.num_nodes = self.num_conditions = 0
         self.is_lazy = False
-        self.depth = 0  # repetitions and choices around the sequence at hand
+        self.depth = 0  # repetitions and choices around the current sequence
 
     def run(self, items: Sequence[Item]) -> Translation:
         """The pattern of the items."""
@@ -125,7 +125,7 @@ class _Translator:
     ) -> Pattern:
         """Items one after another.
 
-        is_cut: what stands before them is not known here. is_open: nor is what follows.
+        is_cut: the text before them is not known. is_open: nor is the text after them.
         """
         is_open = not self.whole if is_open is None else is_open
         before: list[Pattern] = []
@@ -147,7 +147,7 @@ class _Translator:
         return cat(*before)
 
     def ending(self, branch: Any, flags: int) -> Pattern:
-        """One way for a token to end: only a lazy one stops at its first match."""
+        """The pattern of a branch at the end of a token; a lazy one stops at its first match."""
         was_lazy, self.is_lazy = self.is_lazy, False
         pattern = self.inner(branch, flags)
         pattern = prefix_free(pattern) if self.is_lazy else pattern
@@ -158,7 +158,7 @@ class _Translator:
         return [*flatten(branch, flags), *rest]
 
     def resume(self, left: Pattern, items: Sequence[Item], is_cut: bool, is_open: bool) -> Pattern:
-        """The sequence of items after a left part that later assertions may look at."""
+        """The sequence of items after a left part, at which later assertions may look."""
         seen: Item = ("PATTERN", left, 0)
         return self.sequence([seen, *items], is_cut=is_cut, is_open=is_open)
 
@@ -166,7 +166,7 @@ class _Translator:
         self, condition: Condition, left: Pattern, rest: Sequence[Item], is_cut: bool,
         is_open: bool, op: Any,
     ) -> Pattern:  # fmt: skip
-        """Left and rest where a condition between them holds."""
+        """Left and rest with a condition that holds between them."""
         self.num_conditions += 1
         if self.num_conditions > MAX_CONDITIONS:
             raise self.unknown(op, f"can hold in more than {MAX_CONDITIONS} ways with the others")
@@ -248,7 +248,7 @@ class _Translator:
         raise UnsupportedConstraintError(with_place(self.source, op, "is not a regular construct"))
 
     def inner(self, body: Any, flags: int) -> Pattern:
-        """A part under repetition or choice: neither of its sides is known."""
+        """A part under repetition or choice, whose neighbouring text is not known."""
         self.depth += 1
         pattern = self.sequence(flatten(body, flags), is_cut=True, is_open=True)
         self.depth -= 1

@@ -1,4 +1,4 @@
-"""A regex with its assertions as a tree, and the classes of characters that it tells apart."""
+"""A regex with its assertions as a tree, and the character classes that it distinguishes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Either:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Many:
-    """A tree from `least` to `most` times; most None is without end."""
+    """A tree from `least` to `most` times; None is unbounded."""
 
     body: Tree
     least: int
@@ -36,7 +36,7 @@ class Many:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ahead:
-    """What follows begins with the body, or is the body; negative where it must not."""
+    """A lookahead: the rest begins with the body, or is the body; or (negative) does not."""
 
     body: Tree
     is_negative: bool = False
@@ -45,7 +45,7 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Behind:
-    """What stands before ends with the body, or is the body; negative where it must not."""
+    """A lookbehind: the text before ends with the body, or is the body; or (negative) does not."""
 
     body: Tree
     is_negative: bool = False
@@ -59,7 +59,7 @@ ANYTHING = Many(ANY_CHAR, 0, None)
 
 
 def all_trees(tree: Tree) -> Iterator[Tree]:
-    """Every part of a tree, what it holds before it."""
+    """Every part of a tree, inner parts first."""
     match tree:
         case Each(parts) | Either(parts):
             for part in parts:
@@ -85,7 +85,7 @@ def is_nullable(tree: Tree) -> bool:
 
 
 def widths(tree: Tree) -> tuple[int, float]:
-    """The least and the most characters that a tree takes."""
+    """The least and the most characters of a tree's texts."""
     match tree:
         case Chars():
             return 1, 1
@@ -104,7 +104,7 @@ def widths(tree: Tree) -> tuple[int, float]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alphabet:
-    """Characters in classes: no set of a tree tells two of one class apart.
+    """Characters in classes: no set of a tree distinguishes two of one class.
 
     Args:
         starts: the first character of each range.
@@ -120,7 +120,7 @@ class Alphabet:
 
     @classmethod
     def of(cls, sets: list[Chars]) -> Alphabet:
-        """The classes that some sets of characters make."""
+        """The classes that sets of characters distinguish."""
         edges = {0} | {low for body in sets for low, _ in body.ranges}
         edges |= {high + 1 for body in sets for _, high in body.ranges if high < MAX_CODE_POINT}
         starts = tuple(sorted(edges))

@@ -1,7 +1,7 @@
-"""The check of a finished text in a process of its own, which can be ended at any moment.
+"""The check of a finished text in a separate process, which can be ended at any time.
 
-It is for grammars whose terminals give lark's backtracking lexer exponentially much to try: one
-regex match is a single call into C, and nothing in this process could stop it.
+It is for grammars whose terminals may take lark's backtracking lexer exponential time: one regex
+match is a single call into C, which this process could not stop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def check_outside(spec: Grammar, text: str) -> None:
     """Parse a finished text with lark.
 
     Raises:
-        ConstraintError: lark does not parse it, or not within MAX_OUTSIDE_S seconds.
+        ConstraintError: lark cannot parse it, or takes more than MAX_OUTSIDE_S seconds.
     """
     try:
         done = subprocess.run(
@@ -39,7 +39,7 @@ def check_outside(spec: Grammar, text: str) -> None:
 
 
 def answer() -> None:
-    """The other process: read a grammar and a text, write what is wrong with the text."""
+    """Run in the other process: read a grammar and a text, write the text's error."""
     from radixlang.runtime.constraints.grammar.loading import load
     from radixlang.runtime.constraints.grammar.lowering import FinishedText
 

@@ -1,8 +1,8 @@
-"""lark's terminals as patterns that lark's own lexer would cut out of a text.
+"""lark's terminals as patterns of exactly the texts that lark's own lexer takes for them.
 
 A contextual lexer tries the terminals that a parser state accepts in a fixed order and takes the
-first that matches. What an earlier one would take is subtracted from the later one, for every
-pair that some state accepts together.
+first that matches. The texts of an earlier one are subtracted from the later one, for every pair
+that a state accepts together.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class LoweredTerminals:
     """Patterns of a grammar's terminals.
 
     Args:
-        whole: the pattern of each terminal by itself.
-        losses: what a terminal loses to another where a parser state accepts both.
+        whole: the pattern of each terminal alone.
+        losses: the texts that a terminal loses to another if a parser state accepts both.
         beside: by rule and place in it, the terminals that its parser states accept there.
-        warnings: what the masks cannot see.
+        warnings: conditions that the masks do not enforce.
     """
 
     whole: dict[str, Pattern] = field(default_factory=dict)
@@ -61,27 +61,27 @@ class LoweredTerminals:
     warnings: list[str] = field(default_factory=list)
 
     def rivals(self, name: str, place: tuple[Any, int] | None) -> tuple[str, ...]:
-        """The terminals to which one loses something at a place; everywhere, for None."""
+        """The terminals to which one loses texts at a place; None: at any place."""
         losses = self.losses.get(name, {})
         if place is None:
             return tuple(losses)
         return tuple(other for other in losses if other in self.beside.get(place, ()))
 
     def pattern(self, name: str, rivals: tuple[str, ...]) -> Pattern:
-        """What the lexer takes for a terminal beside its rivals."""
+        """The texts that the lexer takes for a terminal rather than for its rivals."""
         if not rivals:
             return self.whole[name]
         return both(self.whole[name], Not(alt(*(self.losses[name][r] for r in rivals))))
 
 
 def lower_terminals(loaded: LoadedGrammar) -> LoweredTerminals:
-    """Patterns of every terminal of a grammar.
+    """The patterns of all terminals of a grammar.
 
     Raises:
-        UnsupportedConstraintError: a regex holds what masks cannot follow; with its place.
+        UnsupportedConstraintError: masks cannot enforce a regex; the message has its place.
     """
     lowered = LoweredTerminals()
-    loose: set[str] = set()  # terminals whose surroundings could not be looked at
+    loose: set[str] = set()  # terminals with a dropped condition on the text around them
     for terminal in loaded.terminals:
         pattern, dropped = _translate(loaded, terminal)
         lowered.whole[terminal.name] = pattern
@@ -122,7 +122,7 @@ def _shown(terminal: Any) -> str:
 
 
 def _subtract(loaded: LoadedGrammar, lowered: LoweredTerminals, loose: set[str]) -> None:
-    """Find what each terminal loses to the others that a state accepts beside it."""
+    """Find the texts that each terminal loses to others that a state accepts with it."""
     order = sorted(
         loaded.terminals,
         key=lambda t: (-t.priority, -t.pattern.max_width, -len(t.pattern.value), t.name),
@@ -150,7 +150,7 @@ def _accepted_together(
         for item in getattr(items, "closure", items):
             if not item.is_satisfied and item.next.is_term:
                 lowered.beside.setdefault((item.rule, item.index), set()).update(names)
-        is_small = math.comb(len(names), 2) <= MAX_PAIRS  # known before any is made
+        is_small = math.comb(len(names), 2) <= MAX_PAIRS  # checked before any pair is made
         if is_small:
             pairs.update(map(frozenset, combinations(sorted(names), 2)))
         if not is_small or len(pairs) > MAX_PAIRS:
@@ -164,7 +164,7 @@ def _accepted_together(
 def _loss(
     earlier: Any, later: Any, patterns: dict[str, Pattern], loose: set[str]
 ) -> tuple[str, str, Pattern | None]:
-    """Which terminal loses to which other, and what."""
+    """The terminal that loses, the one that wins, and the lost texts."""
     keyword, regex = _keyword_and_regex(earlier, later)
     if keyword is not None and _takes_keyword(regex, keyword.pattern.value):
         # lark renames such a token to the keyword
@@ -191,7 +191,7 @@ def _takes_keyword(regex: Any, keyword: str) -> bool:
 
 
 def _may_share_start(left: Pattern, right: Pattern) -> bool:
-    """Whether texts of both may begin alike; a text decides it by itself."""
+    """Whether texts of both may begin alike; exact if one is a single text."""
     a, b = first_characters(left), first_characters(right)
     if isinstance(left, Text) and isinstance(right, Text):
         return right.value.startswith(left.value)
@@ -199,7 +199,7 @@ def _may_share_start(left: Pattern, right: Pattern) -> bool:
 
 
 def is_blank(pattern: Pattern) -> bool:
-    """Whether a pattern matches nothing but white space."""
+    """Whether a pattern matches only white space."""
     match pattern:
         case Text(value):
             return value.isspace() or not value
@@ -217,7 +217,7 @@ def is_blank(pattern: Pattern) -> bool:
 
 
 def ignored_text(patterns: list[Pattern], most: int) -> tuple[Pattern, Pattern]:
-    """What may stand between two tokens: at most `most` blanks at a stretch, and one comment."""
+    """Ignored text between two tokens: at most `most` blanks in a row, and one comment."""
     blanks = alt(*(p for p in patterns if is_blank(p)))
     comments = alt(*(p for p in patterns if not is_blank(p)))
     limit = repeat(ANY_CHAR, 1, most)

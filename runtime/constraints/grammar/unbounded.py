@@ -1,8 +1,8 @@
-"""Terminals that can leave one way on for ever.
+"""Terminals after which a single continuation may be forced for ever.
 
-`"a"+` leaves one way on after every character. Where nothing can follow it (a second `"a"+`, say),
-the mask engine would write that way on without end while it looks for forced text, so with such a
-terminal it is not asked for any.
+After every character of `"a"+` another one is possible. If nothing else can follow (but a second
+`"a"+`, say), the mask engine would extend forced text without end, so with such a terminal it is
+not asked for forced text.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from radixlang.runtime.constraints.grammar.pattern import (
     repeat,
 )
 
-MAX_FORCED = 2048  # repetitions that are not yet taken for endless
+MAX_FORCED = 2048  # repetitions from which a repetition counts as endless
 
 
 def may_force(pattern: Pattern, banned: Chars | None = NO_CHARS, after: Chars = NO_CHARS) -> bool:
-    """Whether a text may grow without end and without a choice. True where that is not known.
+    """Whether a text may grow without end and without a choice. True if that is not known.
 
     Args:
-        pattern: what the text is of.
-        banned: characters that something beside the pattern may rule out; None for any.
-        after: characters that may come after it, inside of the same terminal.
+        pattern: the pattern of the text.
+        banned: characters that something outside the pattern may exclude; None for any.
+        after: characters that may follow it inside the same terminal.
     """
     match pattern:
         case Text() | Chars() | Not():
@@ -67,7 +67,7 @@ def may_force(pattern: Pattern, banned: Chars | None = NO_CHARS, after: Chars = 
 
 
 def _chooses_each_time(body: Pattern, banned: Chars | None) -> bool:
-    """Whether every repetition of a pattern passes a place where two characters can stand."""
+    """Whether every repetition of a pattern passes a place with a choice of two characters."""
     if _chooses(body, banned):
         return True
     parts = body.parts if isinstance(body, Cat) else (body,)
@@ -75,7 +75,7 @@ def _chooses_each_time(body: Pattern, banned: Chars | None) -> bool:
 
 
 def _chooses(pattern: Pattern, banned: Chars | None) -> bool:
-    """Whether every text of a pattern passes a place where two characters can stand."""
+    """Whether every text of a pattern passes a place with a choice of two characters."""
     match pattern:
         case _ if banned is None:
             return False
@@ -95,7 +95,7 @@ def _chooses(pattern: Pattern, banned: Chars | None) -> bool:
 
 
 def _skips(parts: tuple[Pattern, ...], banned: Chars) -> bool:
-    """Whether a part that may be left out begins unlike what follows it."""
+    """Whether an optional part begins with other characters than the part after it."""
     return any(
         is_nullable(part) and _num_first((part, cat(*parts[index:])), banned) > 1
         for index, part in enumerate(parts[:-1], 1)
@@ -103,16 +103,16 @@ def _skips(parts: tuple[Pattern, ...], banned: Chars) -> bool:
 
 
 def _num_first(options: tuple[Pattern, ...], banned: Chars) -> int:
-    """Characters that the options can begin with."""
+    """Number of characters with which the options can begin."""
     first = chars(r for option in options for r in first_characters(option).ranges)
     return num_left(first, banned)
 
 
 def _ruled_out(body: Pattern) -> Chars | None:
-    """Characters with which a text may run into a complement far from its beginning.
+    """Characters that a complement may exclude far from the beginning of a text.
 
-    The complement of X.* forbids a next character only where it completes an X, the complement
-    of a finite set only near the beginning. None where neither is what it is of.
+    The complement of X.* excludes a character only if it completes an X, the complement of a
+    finite set only near the beginning. None for other complements.
     """
     if isinstance(body, Alt):
         found: Chars | None = NO_CHARS
@@ -122,7 +122,7 @@ def _ruled_out(body: Pattern) -> Chars | None:
     if _is_finite(body):
         return NO_CHARS
     if isinstance(body, Cat) and body.parts[0] == ANY_TEXT and all(map(_is_finite, body.parts[1:])):
-        return NO_CHARS  # it forbids an ending, and no way on
+        return NO_CHARS  # it excludes an ending, but no continuation
     if isinstance(body, Cat) and body.parts[-1] == ANY_TEXT:
         return (
             NO_CHARS

@@ -1,7 +1,7 @@
 """Unicode properties as `\\p{…}` of ECMA 262 names them, by Python's own tables.
 
-A newer Unicode may give a meaning to characters that are unassigned here: those have no property
-and lack none, so that no text is taken that a newer table refuses.
+A newer Unicode may assign characters that are unassigned here: those are in no property and in no
+complement of one, so that no text is accepted that a newer table refuses.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SIMPLE = {
 
 @lru_cache(maxsize=64)
 def property_characters(name: str) -> Chars | None:
-    """The characters of a property, None for one that is not known here."""
+    """The characters of a property; None for an unknown one."""
     if name in _SIMPLE:
         return _SIMPLE[name]
     if name in _BINARY:
@@ -77,6 +77,6 @@ def _categories() -> tuple[tuple[str, tuple[int, int]], ...]:
 
 
 def assigned(body: Chars) -> Chars:
-    """The characters of a set that Python's tables have, and those for private use."""
+    """The characters of a set that are assigned in Python's tables or for private use."""
     unknown = chars(pair for key, pair in _categories() if key == "Cn")
     return negate(chars([*negate(body).ranges, *unknown.ranges]))

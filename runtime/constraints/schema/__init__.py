@@ -1,4 +1,4 @@
-"""JSON Schema: what masks can enforce is rewritten to it, the rest is refused by its place.
+"""JSON Schema: schemas are rewritten for masks; keywords that masks cannot enforce are refused.
 
 It knows JSON values and schemas. It knows no token.
 """

@@ -22,13 +22,13 @@ from radixlang.runtime.constraints.schema.validation import Validator, checker
 
 @dataclass(frozen=True, slots=True)
 class LoweredSchema:
-    """A schema in the engine's terms.
+    """A schema lowered to the engine.
 
     Args:
         body: the engine's grammar.
         ignored: JSON pointers of the keywords that were left out.
-        warnings: remarks for the user.
-        check: raises for a finished text that breaks an ignored keyword.
+        warnings: warnings for the user.
+        check: raises an error for a finished text that breaks an ignored keyword.
     """
 
     body: dict[str, Any]
@@ -45,17 +45,17 @@ def lower_schema(
     asserts_formats: bool = True,
     error_of: Callable[[dict[str, Any]], str],
 ) -> LoweredSchema:
-    """A schema as the engine takes it.
+    """Lower a schema to the engine.
 
     Args:
         text: the schema as JSON text.
-        strict: refuse what cannot be enforced; False leaves it out and names it.
+        strict: refuse keywords that cannot be enforced; False leaves them out and lists them.
         whitespace: most blanks between two JSON tokens.
-        asserts_formats: `format` says what a text may be; else it is a remark.
-        error_of: the engine's verdict on a grammar, empty for a good one.
+        asserts_formats: whether `format` asserts instead of annotating.
+        error_of: the engine's error for a grammar, empty for a good one.
 
     Raises:
-        InvalidConstraintError: it is no schema, or refers to what is not there.
+        InvalidConstraintError: it is not a schema, or has a reference without a target.
         UnsupportedConstraintError: a keyword cannot be enforced.
     """
     try:
@@ -69,7 +69,7 @@ def lower_schema(
 def _loaded(text: str) -> Any:
     try:
         return json.loads(text, parse_float=_finite)
-    except ValueError as error:  # JSON with a number of thousands of digits, for one
+    except ValueError as error:  # such as JSON with a number of thousands of digits
         raise InvalidConstraintError(f"the JSON schema cannot be read: {error}") from None
 
 
@@ -135,7 +135,7 @@ def _body(rewriter: Rewriter, options: _Options) -> dict[str, Any]:
     return {"json_schema": {**rewriter.run(), "x-guidance": guidance}}
 
 
-MAX_LOOKED_AT = 60  # schemas looked at by themselves to say which of them allows nothing
+MAX_LOOKED_AT = 60  # schemas compiled separately to find one that allows nothing
 _SIGNS = [
     (r"Unknown format: (.*)", "format"),
     (r"patternProperty regexes", "patternProperties"),
@@ -148,7 +148,7 @@ _SIGNS = [
 
 
 def _blame(rewriter: Rewriter, message: str) -> Exception:
-    """The engine's refusal with the pointer of the first keyword that it can mean."""
+    """The engine's refusal as an error with the pointer of the keyword that probably caused it."""
     circle = re.search(r"circular references.*#/\$defs/(\w+)", message)
     if circle:
         return UnsupportedConstraintError(
@@ -171,7 +171,7 @@ def _blame(rewriter: Rewriter, message: str) -> Exception:
 
 
 def _headline(message: str) -> str:
-    """What an error of the engine says; of a regex it shows the text first."""
+    """The main line of the engine's error, which for a regex follows its text."""
     lines = message.strip().splitlines()
     marked = (line.removeprefix("error: ") for line in lines if line.startswith("error: "))
     return next(marked, lines[0])[:300]
@@ -180,7 +180,7 @@ def _headline(message: str) -> str:
 def _empty(
     rewriter: Rewriter, message: str, error_of: Callable[[dict[str, Any]], str]
 ) -> InvalidConstraintError:
-    """The innermost of the first schemas that allow nothing by themselves."""
+    """The innermost of the first schemas that allow nothing."""
     for place in reversed(_every(rewriter.document)[:MAX_LOOKED_AT]):
         if isinstance(place.schema, bool):
             continue

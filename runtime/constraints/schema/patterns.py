@@ -1,4 +1,4 @@
-"""Patterns of JSON Schema, which are ECMA 262, as the mask engine takes them."""
+"""Patterns of JSON Schema (ECMA 262), translated for the mask engine."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def string_pattern(source: str) -> Pattern:
     """The strings in which a pattern matches somewhere.
 
     Raises:
-        InvalidConstraintError: it is no regex of ECMA 262.
-        UnsupportedConstraintError: it holds a construct that is not served, by name.
+        InvalidConstraintError: it is not a regex of ECMA 262.
+        UnsupportedConstraintError: it has a construct that is not supported, which is named.
     """
     return translate_items(read_ecma(source), source).pattern
 
 
 @lru_cache(maxsize=256)
 def engine_regexes(source: str) -> tuple[str, ...]:
-    """Regexes of the engine of which a whole string matches every one: several for a pattern
-    that begins with lookaheads, mostly one.
+    """Regexes of the engine, all of which a whole string must match: mostly one, several for a
+    pattern that begins with lookaheads.
 
     Raises:
         InvalidConstraintError, UnsupportedConstraintError: as `string_pattern`.
@@ -82,7 +82,7 @@ def written(pattern: Pattern) -> str:
 def _without_nul(pattern: Pattern) -> Pattern:
     """The pattern without U+0000 in sets that lack a quotation mark or a backslash.
 
-    With all control characters in such a set, the engine takes `\\"` and `\\\\` for members of it.
+    If such a set has all control characters, the engine takes `\\"` and `\\\\` for members of it.
     """
     match pattern:
         case Text(value):

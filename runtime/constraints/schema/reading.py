@@ -1,4 +1,4 @@
-"""A JSON schema read: its dialect, where each part stands, and what local references mean."""
+"""Reading a JSON schema: its dialect, the place of each part, the targets of local references."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Document:
         forms: what the values of keywords must look like.
 
     Raises:
-        InvalidConstraintError: a keyword has a value that it cannot have.
+        InvalidConstraintError: a keyword has a wrong value.
         UnsupportedConstraintError: it is nested too deeply.
     """
 
@@ -109,7 +109,7 @@ class Document:
             self.resources.setdefault(_joined(place.base, address), place)
 
     def _check(self, place: Place) -> None:
-        """Look at a schema that only a reference finds."""
+        """Check a schema that is reached only by a reference."""
         if place.pointer in self._checked:
             return
         self._checked.add(place.pointer)
@@ -146,11 +146,11 @@ class Document:
                 yield place.at(keyword)
 
     def resolve(self, place: Place, reference: str, keyword: str = "$ref") -> Place:
-        """The place that a reference means.
+        """The target of a reference.
 
         Raises:
-            UnsupportedConstraintError: it leaves the document.
-            InvalidConstraintError: there is nothing at that place.
+            UnsupportedConstraintError: it leads out of the document.
+            InvalidConstraintError: it has no target.
         """
         where = f"{place.pointer}/{keyword}"
         address, fragment = urldefrag(_joined(place.base, reference))
@@ -199,6 +199,6 @@ def _identifier(root: Any) -> str:
 
 
 def _is_old(root: Any) -> bool:
-    """Whether the dialect is draft 7 or older, where $ref hides all that stands beside it."""
+    """Whether the dialect is draft 7 or older, where $ref overrides all keywords next to it."""
     dialect = "" if isinstance(root, bool) else root.get("$schema", "")
     return any(f"draft-0{n}" in dialect for n in (3, 4, 6, 7))

@@ -1,7 +1,7 @@
 """Schemas rewritten into the dialect that the mask engine enforces exactly.
 
-Everything is said with the engine's own conjunction (allOf) and choice (anyOf). What would need
-more than that is refused with the pointer of its keyword, or skipped and named if the user asks.
+Everything is expressed by the engine's own conjunction (allOf) and choice (anyOf). A keyword that
+needs more is refused with its pointer, or with strict=False skipped and listed.
 What a keyword is rewritten to, and its complement, stand in its entry of the table of keywords.
 """
 
@@ -81,18 +81,18 @@ class Rewriter:
         self.definitions: dict[str, Any] = {}
         self.num_nodes = self.num_property_pairs = 0
         self._names: dict[str, str] = {}
-        self._num_blamed = 0  # keywords being written whose parts must be said exactly
+        self._num_blamed = 0  # keywords being written whose parts must be exact
         self._open: list[str] = []  # places whose complement is being written
 
     def run(self, place: Place | None = None) -> Any:
-        """The whole document, or one schema of it, definitions and all."""
+        """The whole document, or one schema of it, with its definitions."""
         root = self.schema(place or self.document.root)
         if not isinstance(root, dict):
             root = {} if root else {"enum": []}
         return {**root, "$defs": self.definitions} if self.definitions else root
 
     def schema(self, place: Place) -> Any:
-        """One schema."""
+        """One schema, rewritten."""
         schema = place.schema
         if isinstance(schema, bool):
             return schema
@@ -125,11 +125,11 @@ class Rewriter:
         return {"allOf": [*([out] if out else []), *extra]} if out or len(extra) > 1 else extra[0]
 
     def wants(self, place: Place, keyword: str) -> bool:
-        """Whether a keyword is there and is not to be skipped."""
+        """Whether the schema has a keyword that is not to be skipped."""
         return keyword in place.schema and f"{place.pointer}/{keyword}" not in self.skipped
 
     def count(self, place: Place, num: int = 1) -> None:
-        """Bound the size of what is written."""
+        """Count written parts, and refuse a schema that grows too large."""
         self.num_nodes += num
         if self.num_nodes > MAX_NODES:
             raise UnsupportedConstraintError(
@@ -139,7 +139,7 @@ class Rewriter:
     # refusals
 
     def skip(self, error: RefusedKeywordError) -> bool:
-        """Leave a refused keyword out from here on; False where it may not be."""
+        """Leave a refused keyword out from here on; False if that is not allowed."""
         if self.strict or error.pointer in self.skipped or len(self.skipped) >= MAX_IGNORED:
             return False
         self.skipped.add(error.pointer)
@@ -151,7 +151,7 @@ class Rewriter:
 
     @contextmanager
     def naming(self, place: Place, keyword: str) -> Iterator[None]:
-        """What is wrong with a pattern is the fault of the keyword that it is of."""
+        """Turns an error of a pattern into one of its keyword."""
         try:
             yield
         except InvalidConstraintError as error:
@@ -163,7 +163,7 @@ class Rewriter:
 
     @contextmanager
     def blaming(self, place: Place, keyword: str) -> Iterator[None]:
-        """A complement that cannot be said is the fault of the keyword that asks for it."""
+        """Turns the error of a complement into one of the keyword that needs it."""
         self._num_blamed += 1
         try:
             yield
@@ -187,16 +187,16 @@ class Rewriter:
         return {"$ref": f"#/$defs/{self._names[key]}"}
 
     def pointer(self, name: str) -> str:
-        """The place in the document whose definition was given this name."""
+        """The place in the document whose definition has this name."""
         return next(key.partition("#")[2] for key, own in self._names.items() if own == name)
 
     # complements
 
     def complement(self, place: Place, types: frozenset[str]) -> list[Any]:
-        """Schemas of which each value outside of the given one, of one of the types, fits one.
+        """Schemas whose union has every value of the types that the given schema refuses.
 
         Raises:
-            RefusedKeywordError: the complement cannot be said, for the keyword that it names.
+            RefusedKeywordError: the complement of the named keyword cannot be expressed.
         """
         schema = place.schema
         if isinstance(schema, bool):

@@ -1,6 +1,6 @@
-"""Whether a pattern of a schema occurs in a string, in time linear in the string.
+"""Searches a string for a pattern of a schema, in time linear in the string.
 
-Python's own matcher backtracks, and a schema may come from anybody.
+Python's own matcher backtracks, and a schema may be untrusted.
 """
 
 from __future__ import annotations
@@ -43,5 +43,5 @@ def _matcher(pattern: str) -> llguidance.LLMatcher:
 
 @lru_cache(maxsize=1)
 def byte_vocabulary() -> Vocabulary:
-    """One token a byte."""
+    """The vocabulary with one token for each byte."""
     return Vocabulary.of_bytes()

@@ -1,4 +1,4 @@
-"""The patterns that strings of a constraint's schemas must match, wherever in them they stand."""
+"""The patterns for strings in a constraint's schemas, wherever they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be known of a schema without enumerating it: its types, its values, disjointness."""
+"""Facts about schemas without enumerating values: types, listed values, disjointness."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TYPE_SETS = {
     "null": {"null"}, "boolean": {"boolean"}, "integer": {"integer"}, "string": {"string"},
     "number": {"integer", "fraction"}, "array": {"array"}, "object": {"object"},
 }  # fmt: skip
-MAX_LOOK = 12  # references and branches followed before nothing more is claimed
+MAX_LOOK = 12  # most references and branches followed for one fact
 
 
 def declared_types(place: Place) -> frozenset[str]:
@@ -26,7 +26,7 @@ def declared_types(place: Place) -> frozenset[str]:
 
 
 def type_names(types: Iterable[str]) -> list[str] | None:
-    """Types as a `type` keyword; None where fractions without integers would be asked for."""
+    """Types as a `type` keyword; None if it would need numbers without integers."""
     names = set(types)
     if "fraction" in names:
         if "integer" not in names:
@@ -47,7 +47,7 @@ def type_of(value: Any) -> str:
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Equality of JSON values: true is not 1, and 1.0 is."""
+    """Equality of JSON values: true is not 1, but 1.0 is."""
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if isinstance(a, list) and isinstance(b, list):
@@ -58,7 +58,7 @@ def equal(a: Any, b: Any) -> bool:
 
 
 class Knowledge:
-    """Claims about schemas of a document; each is certain or not made."""
+    """Facts about schemas of a document; a fact that is not certain is not returned."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -84,7 +84,7 @@ class Knowledge:
         return found
 
     def values(self, place: Place, look: int = MAX_LOOK) -> list[Any] | None:
-        """A superset of a schema's values where they are few enough to list."""
+        """A superset of a schema's values if they are few enough to list."""
         place = self.meant(place)
         if look == 0 or isinstance(place.schema, bool):
             return None
@@ -98,7 +98,7 @@ class Knowledge:
         return found
 
     def follow(self, place: Place) -> Place | None:
-        """The place that a schema's $ref means, None without one or where it cannot be found."""
+        """The target of a schema's $ref; None without one or if it cannot be found."""
         if "$ref" not in place.schema:
             return None
         try:
@@ -107,7 +107,7 @@ class Knowledge:
             return None  # the rewriting reports it with its pointer
 
     def meant(self, place: Place) -> Place:
-        """The schema that counts: where $ref hides what stands beside it, the one it leads to."""
+        """The schema that counts: the target of a $ref that overrides its neighbours, or itself."""
         for _ in range(MAX_LOOK):
             if isinstance(place.schema, bool) or not self.document.ignores_siblings:
                 break
@@ -118,7 +118,7 @@ class Knowledge:
         return place
 
     def disjoint(self, a: Place, b: Place, look: int = MAX_LOOK) -> bool:
-        """Whether no value is certainly valid under both."""
+        """Whether it is certain that no value is valid under both."""
         a, b = self.meant(a), self.meant(b)
         common = self.types(a) & self.types(b)
         if not common:
@@ -142,7 +142,7 @@ class Knowledge:
         return not any(equal(x, y) for x in first for y in second)
 
     def _all(self, place: Place) -> list[Place]:
-        """Schemas that a schema's values satisfy as well."""
+        """Further schemas that a schema's values satisfy."""
         found = [place.at("allOf", i) for i in range(len(place.schema.get("allOf", ())))]
         target = self.follow(place)
         return [*found, target] if target is not None else found
@@ -159,7 +159,7 @@ class Knowledge:
 
 
 def finite_values(schema: dict[str, Any]) -> list[Any] | None:
-    """The values that `const` or `enum` lists."""
+    """The values of `const` or `enum`; None without them."""
     if "const" in schema:
         return [schema["const"]]
     return schema.get("enum")

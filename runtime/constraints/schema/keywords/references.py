@@ -27,7 +27,7 @@ def _other_reference(rewriter: Rewriter, place: Place, types: frozenset[str]) ->
 
 def _write_dynamic(keyword: str) -> Writing:
     def write(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
-        """A dynamic reference that can only mean one place is an ordinary one."""
+        """A dynamic reference with only one possible target, as an ordinary one."""
         document, reference = rewriter.document, place.schema[keyword]
         anchors = [a for (_, a) in document.anchors if a == reference.lstrip("#")]
         if keyword == "$recursiveRef" or len(anchors) > 1 or len(document.resources) > 2:

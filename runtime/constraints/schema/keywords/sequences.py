@@ -1,4 +1,4 @@
-"""uniqueItems where the items are few enough to list every order of them."""
+"""uniqueItems, if the items are few enough to list every order of them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MAX_SEQUENCES = 400
 
 
 def unique_sequences(rewriter: Rewriter, place: Place) -> list[Any]:
-    """Schemas that allow arrays without equal items only.
+    """Schemas that allow only arrays without equal items.
 
-    A sequence as long as any may be stands for its beginnings too: items of `prefixItems` may be
-    missing from the end on.
+    Each is a longest sequence, which also covers its beginnings: an array may end before all items
+    of `prefixItems`.
 
     Raises:
         RefusedKeywordError: the items are not few and finite.
@@ -49,7 +49,7 @@ def unique_sequences(rewriter: Rewriter, place: Place) -> list[Any]:
 
 
 def says_items(rewriter: Rewriter, place: Place) -> bool:
-    """Whether the sequences say all that `items` says; the engine is slow at both together."""
+    """Whether the sequences make `items` redundant; with both the engine is slow."""
     is_unique = rewriter.wants(place, "uniqueItems") and place.schema["uniqueItems"]
     if not is_unique or _prefix(place.schema) or place.schema.get("maxItems", 2) <= 1:
         return False
@@ -66,7 +66,7 @@ def _sequence(values: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _listed(rewriter: Rewriter, place: Place) -> tuple[list[Any] | None, bool]:
-    """Values that items may have, each once, and whether they are all that is said of items."""
+    """The values that items may have, each once, and whether nothing else restricts items."""
     if not isinstance(place.schema.get("items"), dict):
         return None, False
     items = place.at("items")

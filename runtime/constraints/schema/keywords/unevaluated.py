@@ -1,8 +1,8 @@
 """unevaluatedProperties and unevaluatedItems, case by case.
 
-Which properties are evaluated depends on which branches a value satisfies. Every case (a set of
-branches that hold) fixes them, and in that case the keyword is an ordinary additionalProperties
-or items.
+Which properties are evaluated depends on the branches that a value satisfies. A case is a set of
+branches that hold; it fixes the evaluated properties, so in each case the keyword is an ordinary
+additionalProperties or items.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def write_unevaluated(rewriter: Rewriter, place: Place, keyword: str) -> list[An
 
 @dataclass(slots=True)
 class Case:
-    """One case: what holds in it, and what it evaluates."""
+    """One case: the schemas that hold in it, and the parts that it evaluates."""
 
     holds: list[Any] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
@@ -58,7 +58,7 @@ class Cases:
         self.is_items = keyword == "unevaluatedItems"
 
     def schemas(self) -> list[Any]:
-        """One schema a case."""
+        """One schema for each case."""
         cases = list(self.cases(self.place, 0))
         if len(cases) > MAX_CASES:
             raise self.rewriter.refuse(self.place, self.keyword, f"{len(cases)} cases of branches")
@@ -84,7 +84,7 @@ class Cases:
         return all_of([*case.holds, own])
 
     def cases(self, place: Place, depth: int) -> Iterator[Case]:
-        """The cases of a schema that holds at the same place of the value."""
+        """The cases of a schema that applies to the same place of the value."""
         schema = place.schema
         if isinstance(schema, bool):
             yield Case()
@@ -92,7 +92,7 @@ class Cases:
         if depth > MAX_DEPTH:
             raise self.rewriter.refuse(self.place, self.keyword, "a recursive schema")
         if depth and self.keyword in schema:
-            yield Case(is_all=True)  # it has seen to everything itself
+            yield Case(is_all=True)  # it evaluates everything itself
             return
         choices = [[self._own(place)], *self._choices(place, depth)]
         for way in product(*choices):

@@ -39,7 +39,7 @@ def _write_type(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[A
 
 
 def _bound_digits(out: dict[str, Any]) -> None:
-    """Eighteen digits where a schema bounds them less: a model may write them without end."""
+    """Bound integers to eighteen digits: a model might write digits without end."""
     values = [out[k] for k in out if k.startswith(("minimum", "maximum", "exclusive"))]
     if "const" in out or "enum" in out or any(abs(value) > MAX_INTEGER for value in values):
         return
@@ -92,7 +92,7 @@ def _other_values(rewriter: Rewriter, place: Place, types: frozenset[str]) -> It
 
 
 def _between(numbers: list[Any], kind: str) -> Iterator[Any]:
-    """Numbers that are none of the sorted ones."""
+    """All numbers except the sorted ones."""
     yield {"type": kind, "exclusiveMaximum": numbers[0]}
     for low, high in pairwise(numbers):
         if kind == "number" or high - low > 1:
@@ -101,7 +101,7 @@ def _between(numbers: list[Any], kind: str) -> Iterator[Any]:
 
 
 def other_strings(strings: list[str]) -> Pattern:
-    """Every string that is none of the given ones, through their trie."""
+    """Every string except the given ones, through their trie."""
     trie: dict[str, Any] = {}
     for text in strings:
         node = trie
