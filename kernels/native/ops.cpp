@@ -167,14 +167,14 @@ void activate_all(const RlShape& shape, const Product& product, const float* bia
     activate_row(shape, product, bias, row, out, activation);
 }
 
-// x split as [rest, block], mixed over the first.
+// x split as [rest, block], mixed over the first; products and sums apart, as plain torch has them.
 void mix_blocks(const RlRotation& rotation, const float* x, float* out) {
   const int64_t block = rotation.block, rest = rotation.width / block;
   for (int64_t i = 0; i < rest; ++i)
     for (int64_t at = 0; at < block; at += 16) {
       F16 total = zero();
       for (int64_t j = 0; j < rest; ++j)
-        total = fma(set1(rotation.rest[i * rest + j]), load_at(x + j * block, at, block), total);
+        total = add(total, mul(set1(rotation.rest[i * rest + j]), load_at(x + j * block, at, block)));
       store_at(out + i * block, at, block, total);
     }
 }

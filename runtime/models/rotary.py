@@ -69,7 +69,8 @@ def interleave_rows(weight: torch.Tensor, num_heads: int, rotary_dim: int) -> to
 def inverse_frequencies(rope: RopeConfig) -> tuple[torch.Tensor, float]:
     """Radians a token [rotary_dim / 2], fp32, and the factor on cosine and sine."""
     exponent = torch.arange(0, rope.rotary_dim, 2, dtype=torch.int64).float() / rope.rotary_dim
-    wavelength = rope.theta**exponent  # in units of 2 pi tokens
+    # In units of 2 pi tokens; powers by plain floats, as torch's last bits depend on the CPU.
+    wavelength = torch.tensor([rope.theta**each for each in exponent.tolist()])
     inverse = 1.0 / wavelength
     if rope.factors and rope.kind != "longrope":
         inverse = inverse / torch.tensor(rope.factors, dtype=torch.float32)

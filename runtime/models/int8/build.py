@@ -79,10 +79,10 @@ class _Folder:
         self._source = source
         self._assembler = Assembler(config, source, torch.float32, torch.device("cpu"))
         hidden = config.hidden_size
-        self.rotation = None if config.post_norms else ResidualRotation(hidden)
-        self._stream = BlockHadamard(hidden, STREAM_BLOCK) if config.post_norms else None
-        self._inner = BlockHadamard(config.intermediate_size)
-        self._heads = BlockHadamard(config.head_dim)  # attention commutes with it
+        self.rotation = None if config.post_norms else ResidualRotation(hidden, library=library)
+        self._stream = BlockHadamard(hidden, STREAM_BLOCK, library) if config.post_norms else None
+        self._inner = BlockHadamard(config.intermediate_size, library=library)
+        self._heads = BlockHadamard(config.head_dim, library=library)  # attention commutes with it
         first = (config.num_heads + config.num_kv_heads) * config.head_dim
         # Values are held finer: the value of the first token, which every token attends to, is
         # nearly zero by cancellation, and an error in it is added to the whole text.

@@ -94,9 +94,7 @@ def plain_ops(
     shape: OpsShape, rotate: Callable[[Tensor, Tensor], Tensor] = rotate_pairs
 ) -> Int8Ops:
     """The ops in plain torch; `rotate` is `rotate_pairs` or another that does the same."""
-    stream = hadamard(shape.stream_block) if shape.stream_block > 1 else None
-    inner = hadamard(shape.inner_block)
-    read = partial(read_stream, shape.norm_eps, stream)
+    read = partial(read_stream, shape.norm_eps, shape.stream_block)
     return Int8Ops(
         shape=shape,
         read=read,
@@ -104,7 +102,7 @@ def plain_ops(
         attended=lambda out: quantize(out.reshape(out.shape[0], -1)),
         merged=merge_partials,
         add_read=partial(add_and_read, shape.norm_eps, read),
-        activated=partial(activate, ACTIVATIONS[shape.activation], inner),
+        activated=partial(activate, ACTIVATIONS[shape.activation], shape.inner_block),
     )
 
 
@@ -115,12 +113,12 @@ def quantize(x: Tensor, factor: Tensor | None = None) -> Quantized:
     return quantized, peak if factor is None else peak * factor
 
 
-def read_stream(eps: float, block: Tensor | None, stream: Tensor, gain: Tensor | None) -> Quantized:
+def read_stream(eps: float, block: int, stream: Tensor, gain: Tensor | None) -> Quantized:
     """The stream behind a norm: 1 / rms is a factor a row, so it only enters the row's scale."""
     factor = torch.rsqrt(stream.square().mean(-1, keepdim=True) + eps)
     if gain is not None:
         stream = stream * gain
-    return quantize(stream if block is None else in_blocks(stream, block), factor)
+    return quantize(hadamard(stream, block), factor)
 
 
 def split_heads(
@@ -181,7 +179,7 @@ def add_and_read(
 
 def activate(
     activation: Callable[[Tensor], Tensor],
-    block: Tensor,
+    block: int,
     product: Tensor,
     scale: Tensor,
     bias: Tensor | None,
@@ -191,10 +189,4 @@ def activate(
     if bias is not None:
         gate_up = gate_up + bias
     gate, up = gate_up.chunk(2, dim=-1)
-    return quantize(in_blocks(activation(gate) * up, block))
-
-
-def in_blocks(x: Tensor, matrix: Tensor) -> Tensor:
-    """x [n, width] times a block-diagonal matrix, of which one block is given."""
-    blocks = x.view(x.shape[0], -1, matrix.shape[0])
-    return torch.bmm(blocks, matrix.to(x.dtype).expand(x.shape[0], -1, -1)).flatten(1)
+    return quantize(hadamard(activation(gate) * up, block))

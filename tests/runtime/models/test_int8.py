@@ -27,7 +27,7 @@ from radixlang.runtime.models.int8.linear import (
     warn_once_in_silence,
     whole_tiles,
 )
-from radixlang.runtime.models.int8.ops import in_blocks, quantize
+from radixlang.runtime.models.int8.ops import quantize
 from radixlang.runtime.models.int8.rotation import (
     BlockHadamard,
     ResidualRotation,
@@ -155,7 +155,8 @@ def test_rotations_are_orthogonal(width: int) -> None:
 
 def test_hadamard_blocks_undo_themselves() -> None:
     assert [block_size(width) for width in (1536, 576, 12, 7, 2048)] == [64, 64, 4, 1, 64]
-    torch.testing.assert_close(hadamard(8) @ hadamard(8), torch.eye(8))
+    whole = hadamard(torch.eye(8), 8)
+    torch.testing.assert_close(whole @ whole, torch.eye(8))
     blocks, x = BlockHadamard(96), torch.randn(3, 2, 96)
     torch.testing.assert_close(blocks(blocks(x)), x, atol=1e-6, rtol=1e-5)
     assert not torch.allclose(blocks(x), x)
@@ -322,12 +323,14 @@ def test_a_fork_joins_its_partials_as_attention_merges_them(
     assert float((joined.exp() * (joined - merged)).sum(-1).mean()) < 0.01  # other roundings
 
 
-@pytest.mark.parametrize("width", [1536, 640])
-def test_rotating_in_the_loop_keeps_a_rows_bits(width: int) -> None:
-    x, matrix = torch.randn(300, width), hadamard(block_size(width, 128))
-    rotation = ResidualRotation(width)
-    whole, turned = in_blocks(x, matrix), rotation.columns(x)
-    torch.testing.assert_close(whole, BlockHadamard(width, 128)(x), atol=1e-5, rtol=1e-5)
+@pytest.mark.parametrize("width", [1536, 640, 99])
+def test_rotating_keeps_a_rows_bits_in_any_company_and_in_the_native_library(width: int) -> None:
+    x, block = torch.randn(300, width), block_size(width, 128)
+    plain, library = ResidualRotation(width), native_library()
+    whole, turned = hadamard(x, block), plain.columns(x)
     for start, stop in [(0, 1), (5, 6), (3, 5), (0, 7), (2, 35), (10, 138)]:
-        assert torch.equal(in_blocks(x[start:stop], matrix), whole[start:stop])
-        assert torch.equal(rotation.columns(x[start:stop]), turned[start:stop])
+        assert torch.equal(hadamard(x[start:stop], block), whole[start:stop])
+        assert torch.equal(plain.columns(x[start:stop]), turned[start:stop])
+    if library is not None:
+        assert torch.equal(BlockHadamard(width, 128, library)(x), whole)
+        assert torch.equal(ResidualRotation(width, library=library).columns(x), turned)
