@@ -50,7 +50,7 @@ ABLATIONS = {
     "ours-own-reads": _ours("no shared reads: a branch reads its path alone", "auto", "own-reads"),
     "ours-unbatched": _ours("no batching: one call decodes at a time", "auto", "unbatched"),
     "ours-undrafted": _ours("radixlang, nothing guessed ahead", "auto", "undrafted"),
-    "ours-plain": _ours("nothing compiled", "auto", "uncompiled"),
+    "ours-torch": _ours("no native library: layers in torch", "auto", "torch"),
     "ours-fp32": _ours("radixlang fp32", "fp32"),
     "ours-bare": _ours(
         "fp32, no tree, no batching, nothing guessed", "fp32", "unshared", "unbatched", "undrafted"

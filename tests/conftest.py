@@ -141,12 +141,11 @@ def make_tiny_model(context_length: int = 2048, seed: int = 0) -> Any:
 
 @pytest.fixture(scope="session", autouse=True)
 def kept_for_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keeps 8-bit weights and what was compiled for this session, unless variables say where."""
+    """Keeps 8-bit weights for this session alone, unless a variable says where."""
     folder = tmp_path_factory.mktemp("kept")
     with pytest.MonkeyPatch.context() as patch:
-        for variable in ("RADIXLANG_WEIGHTS", "RADIXLANG_COMPILED"):
-            if variable not in os.environ:
-                patch.setenv(variable, str(folder / variable.lower()))
+        if "RADIXLANG_WEIGHTS" not in os.environ:
+            patch.setenv("RADIXLANG_WEIGHTS", str(folder))
         yield
     shutil.rmtree(folder, ignore_errors=True)
 

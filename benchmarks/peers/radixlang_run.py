@@ -6,7 +6,7 @@ unshared    every call is in a namespace of its own, so that the cache finds not
 own-reads   every branch reads its whole path by itself: no key is read once for many
 unbatched   one call decodes at a time
 undrafted   nothing is guessed ahead
-uncompiled  what lies between 8-bit products runs in plain torch
+torch       8-bit layers run in torch, without the native library
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def main() -> None:
     _, model, kind, *without = sys.argv
     if "own-reads" in without:
         read_alone()
-    if "uncompiled" in without:
-        os.environ["RADIXLANG_COMPILED"] = ""
+    if "torch" in without:
+        os.environ["RADIXLANG_NATIVE"] = ""
     options = {
         "quantization": None if kind == "fp32" else kind,
         "draft_tokens": 0 if "undrafted" in without else None,

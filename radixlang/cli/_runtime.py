@@ -66,7 +66,7 @@ def diagnose(name: str | None) -> Iterator[Any]:
     from radixlang.runtime.diagnostics import doctor as diagnosis
 
     yield from diagnosis.devices()
-    yield diagnosis.compiler()
+    yield diagnosis.native()
     yield diagnosis.kernels()
     yield from diagnosis.model(name)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,9 @@ from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.reference.attention import attend_reference
 from radixlang.runtime.models.gguf.config import gguf_config
 from radixlang.runtime.models.gguf.file import GgufFile
-from radixlang.runtime.models.int8.compiled import find_compiler
 from radixlang.runtime.models.locate import locate
+from radixlang.runtime.process.disk_cache import kept_root
+from radixlang.runtime.process.native_library import native_library
 
 TOLERANCE = 2e-3  # of fp32 attention with values near 1; a GPU rounds products to 10 bits
 
@@ -51,13 +51,16 @@ def devices() -> Iterator[Finding]:
                       "check the driver with nvidia-smi, if there should be one")  # fmt: skip
 
 
-def compiler() -> Finding:
-    """Whether the small operations of 8-bit models can be compiled."""
-    found = find_compiler()
-    if found is None or sys.platform != "linux":
-        return Finding("compiler", "note", "no C++ compiler for Linux: 8-bit models decode slower",
-                       "install g++ (apt install g++), if this is Linux")  # fmt: skip
-    return Finding("compiler", "ok", f"{found}, for the small operations of 8-bit models")
+def native() -> Finding:
+    """The native CPU library: the instruction set it runs on, or why it does not."""
+    if not kept_root("RADIXLANG_NATIVE", "native"):
+        return Finding("native library", "note", "turned off by RADIXLANG_NATIVE",
+                       "unset the variable: 8-bit models are slower without")  # fmt: skip
+    library = native_library()
+    if library is None:
+        return Finding("native library", "note", "no C++ compiler: 8-bit models are slower",
+                       "install g++ or clang++ (apt install g++)")  # fmt: skip
+    return Finding("native library", "ok", f"8-bit layers on {library.isa()}")
 
 
 def kernels() -> Finding:

@@ -25,7 +25,6 @@ from radixlang.runtime.models.gguf.file import GgufFile
 from radixlang.runtime.models.gguf.tokenizer import gguf_tokenizer
 from radixlang.runtime.models.gguf.weights import GgufWeights
 from radixlang.runtime.models.int8.build import MEASURED_FAMILIES, build_int8_decoder
-from radixlang.runtime.models.int8.compiled import compiled_ops
 from radixlang.runtime.models.int8.linear import has_amx
 from radixlang.runtime.models.int8.weight_cache import RowStore
 from radixlang.runtime.models.locate import locate
@@ -120,7 +119,7 @@ class _Wanted:
         config = self.with_kv_dtype(config, halves=is_int8 and (library is not None or has_amx()))
         if is_int8:
             store = RowStore.of(path)
-            return build_int8_decoder(config, source, store, compiled_ops, library), "int8"
+            return build_int8_decoder(config, source, store, library=library), "int8"
         dtype = _DTYPES[self.dtype]
         return build_decoder(config, source, dtype=dtype, device=self.device), None
 

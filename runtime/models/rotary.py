@@ -45,14 +45,6 @@ def rotate(heads: torch.Tensor, rotations: torch.Tensor) -> torch.Tensor:
     return rotated.to(heads.dtype)
 
 
-def rotate_real(heads: torch.Tensor, rotations: torch.Tensor) -> torch.Tensor:
-    """`rotate` without complex numbers, which compilers do not take: [n, 1, head_dim / 2, 2]."""
-    x, y = heads.reshape(*heads.shape[:-1], -1, 2).unbind(-1)
-    cosine, sine = rotations.unbind(-1)
-    rotated = torch.stack((x * cosine - y * sine, x * sine + y * cosine), dim=-1)
-    return rotated.flatten(-2)
-
-
 def interleave_rows(weight: torch.Tensor, num_heads: int, rotary_dim: int) -> torch.Tensor:
     """Reorder the rows of each head from halves (x0..xn y0..yn) to pairs (x0 y0 x1 y1 …).
 

@@ -1,12 +1,10 @@
-"""The decoder in 8 bits for the CPU: folded weights, quantised products, compiled operations.
+"""The decoder in 8 bits for the CPU: folded weights, quantised products, the native step.
 
 It knows the lean decoder's configuration. It knows no request and no tree.
 """
 
 __all__ = [
     "build",
-    "compile_worker",
-    "compiled",
     "decoder",
     "linear",
     "ops",

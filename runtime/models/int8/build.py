@@ -20,7 +20,7 @@ from radixlang.runtime.models.int8.linear import (
     warn_once_in_silence,
 )
 from radixlang.runtime.models.int8.native import NativeLayers, suits
-from radixlang.runtime.models.int8.ops import Int8Ops, OpsShape, plain_ops
+from radixlang.runtime.models.int8.ops import OpsShape, plain_ops
 from radixlang.runtime.models.int8.rotation import BlockHadamard, ResidualRotation
 from radixlang.runtime.models.int8.weight_cache import RowStore
 from radixlang.runtime.models.weights import WeightSource
@@ -36,12 +36,11 @@ def build_int8_decoder(
     config: ModelConfig,
     source: WeightSource,
     store: RowStore | None = None,
-    make_ops: Callable[[OpsShape], Int8Ops] = plain_ops,
     library: Library | None = None,
 ) -> Int8Decoder:
     """Assemble a decoder with 8-bit weights on the CPU.
 
-    With the native library its layers run in one call and `make_ops` is not asked.
+    With the native library its layers run in one call; else in plain torch.
 
     In exact arithmetic it computes what the checkpoint does. Families with norms after their
     sublayers (Gemma) keep their stream and gains: such a norm's gain does not commute with a
@@ -61,10 +60,10 @@ def build_int8_decoder(
     native = None
     if library is not None:
         native = NativeLayers(library, config, shape, layers, head, folder.rotation)
-    ops = (make_ops if native is None else plain_ops)(shape)
     return Int8Decoder(
-        config, layers, embed, head, ops, after_embed=folder.after_embed, native=native
-    )
+        config, layers, embed, head, plain_ops(shape),
+        after_embed=folder.after_embed, native=native,
+    )  # fmt: skip
 
 
 class _Folder:

@@ -1,7 +1,7 @@
 """What a decoder in 8 bits computes between its products, as functions of tensors alone.
 
-They run as they stand, in plain torch, or compiled (`compiled_ops.py`): then one goes over its
-rows once, where plain torch takes a dozen passes. A row's result does not depend on other rows.
+In plain torch, where the native library is not there: it goes over its rows once where this takes
+a dozen passes. A row's result never depends on other rows.
 
 Scales are a token's: [num_tokens, 1], 127 times the step between quantized values.
 """
