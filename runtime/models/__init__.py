@@ -1,6 +1,6 @@
 """Causal models: one lean decoder for the common families, an adapter for every other.
 
-They know weights, positions and an attention plan. They know no request and no tree.
+It knows weights, positions and an attention plan. It knows no request and no tree.
 """
 
 __all__ = [

@@ -2,15 +2,15 @@
 
 The model runs on a flat batch as one sequence with explicit positions; each attention layer calls
 a function of ours instead of its own, which writes to the pool and attends over the tree. That
-function is registered with transformers once a model, as its method: not every architecture hands
-further keyword arguments of `forward` down to its attention (StableLM does not), so a step's plan
-and pool cannot come that way.
+function is registered with transformers for each model, as a method of its layers' state: not every
+architecture passes further keyword arguments of `forward` to its attention (StableLM does not), so
+a step's plan and pool cannot be passed that way.
 
 `load_adapter` checks that attention is all the model does between tokens: it compares a short
 prompt, computed in two steps, with transformers' eager attention, and refuses a model that differs
 (ALiBi, recurrent state, layers that bypass the hook).
 
-Projections stay apart here, so the lean decoder is faster where it applies.
+Projections are not fused here, so the lean decoder is faster for the families that it serves.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class TransformersModel:
 
 
 def _shape_recorder(shapes: list[_LayerShape]) -> Callable[..., tuple[torch.Tensor, None]]:
-    """An attention function that only notes what each layer would ask for."""
+    """An attention function that only records the shapes of each layer."""
 
     def record(
         module: object, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
@@ -168,7 +168,7 @@ def _shape_recorder(shapes: list[_LayerShape]) -> Callable[..., tuple[torch.Tens
 
 
 class _Hidden:
-    """Hidden states in the place of a base model's output; every other field is None."""
+    """Hidden states in place of a base model's output; every other field is None."""
 
     def __init__(self, hidden: torch.Tensor) -> None:
         self.last_hidden_state = hidden
@@ -181,11 +181,11 @@ class _Hidden:
 
 
 class _PassThrough(torch.nn.Module):
-    """Stands where the layers were and returns the hidden states it is given."""
+    """Replaces the layers and returns the hidden states it is given."""
 
     @property
     def decoder(self) -> _PassThrough:
-        """Some heads reach for the decoder inside their base model."""
+        """Itself, for heads that use the decoder inside their base model."""
         return self
 
     def forward(self, *_: object, inputs_embeds: torch.Tensor, **__: object) -> _Hidden:
@@ -193,7 +193,7 @@ class _PassThrough(torch.nn.Module):
 
 
 def _head_only(model: Any) -> Any:
-    """The model's own way from hidden states to logits (scales and caps included), sans layers."""
+    """The model without layers: its own path from hidden states to logits, with scales and caps."""
     head = copy.copy(model)
     head._modules = dict(model._modules)
     head._modules[model.base_model_prefix] = _PassThrough()
@@ -202,7 +202,7 @@ def _head_only(model: Any) -> Any:
 
 @contextmanager
 def bars_at_a_terminal_only() -> Iterator[None]:
-    """transformers draws its bars anywhere; within this it does as ours do."""
+    """Within this context transformers draws bars only at a terminal, as ours are."""
     from transformers.utils import logging as theirs
 
     logging: Any = theirs
@@ -226,7 +226,7 @@ def load_adapter(
     """Load a folder through transformers and check it against eager attention.
 
     Raises:
-        ModelFormatError: transformers cannot load it, or it is not served right through our plan.
+        ModelFormatError: transformers cannot load it, or our plan gives other logits.
     """
     with doing("importing transformers"):
         from transformers import AutoModelForCausalLM

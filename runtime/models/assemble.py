@@ -32,10 +32,10 @@ class Assembler:
         self._source = source
         self._dtype = dtype
         self._device = device
-        # A corrupt file can claim millions of layers: the last is looked for before any is built.
+        # A corrupt file can claim millions of layers: check the last one before any is built.
         last = f"layers.{config.num_layers - 1}.o.weight"
         if last not in source:
-            source.take(last)  # says what is missing
+            source.take(last)  # raises an error that names the missing tensor
 
     def matrix(self, name: str, rows: int, columns: int) -> torch.Tensor:
         """Weight [rows, columns] in the model's dtype and on its device."""
@@ -49,16 +49,16 @@ class Assembler:
         return gain.to(self._dtype)
 
     def norm(self, name: str) -> RmsNorm:
-        """A norm of the stream."""
+        """A norm of the residual stream."""
         width = self.config.hidden_size
         return RmsNorm(width, self.config.norm_eps, self.gain(name, width))
 
     def post_norm(self, name: str) -> RmsNorm | None:
-        """A norm after a sublayer, where the family has such."""
+        """A norm after a sublayer; None if the family has none."""
         return self.norm(name) if self.config.post_norms else None
 
     def bias(self, name: str, size: int) -> torch.Tensor | None:
-        """Bias [size], None where the checkpoint has none."""
+        """Bias [size]; None if the checkpoint has none."""
         full = name + ".bias"
         return self._take(full, (size,)) if full in self._source else None
 
@@ -73,7 +73,7 @@ class Assembler:
         return torch.cat(self._pair_up(weights))
 
     def qkv_bias(self, prefix: str) -> torch.Tensor | None:
-        """Its bias [(num_heads + 2 num_kv_heads) head_dim], None where there is none."""
+        """Its bias [(num_heads + 2 num_kv_heads) head_dim]; None if there is none."""
         sizes = self._qkv_sizes()
         fused = self.bias(f"{prefix}.qkv", sum(sizes))
         if fused is not None:
@@ -91,7 +91,7 @@ class Assembler:
         return torch.cat([self.matrix(f"{prefix}.{part}", size, hidden) for part in _GATE_UP])
 
     def gate_up_bias(self, prefix: str) -> torch.Tensor | None:
-        """Its bias [2 intermediate], None where there is none."""
+        """Its bias [2 intermediate]; None if there is none."""
         size = self.config.intermediate_size
         biases = [self.bias(f"{prefix}.{part}", size) for part in _GATE_UP]
         present = [bias for bias in biases if bias is not None]
@@ -145,10 +145,10 @@ def build_decoder(
     device: torch.device,
     make_linear: MakeLinear | None = None,
 ) -> Decoder:
-    """Assemble a decoder as the checkpoint has it, nothing folded or rotated.
+    """Assemble a decoder from the checkpoint's own values, nothing folded or rotated.
 
-    `make_linear` packs a projection; None takes what is fastest for the device and dtype. A head
-    tied to the embedding shares its memory.
+    `make_linear` packs a projection; None takes the fastest for the device and dtype. A head tied
+    to the embedding shares its memory.
 
     Raises:
         ModelFormatError: a tensor is missing or has another shape than the configuration says.
@@ -179,7 +179,7 @@ def in_threads(
 ) -> tuple[Outer, list[Layer]]:
     """Run `outer()` and `layer(i)` for every layer, a few at once, each on one core.
 
-    Many small tensors go faster side by side than each on all cores, and on a busy machine the
+    Many small tensors are faster in parallel than each on all cores, and on a busy machine the
     barriers of OpenMP made loading ten times slower.
     """
     num_threads = torch.get_num_threads()
@@ -194,7 +194,7 @@ def in_threads(
             with doing("loading the embeddings"):
                 return first.result(), layers
     finally:
-        # What a worker sets holds for all threads born later too, the engine's among them.
+        # A worker's setting also applies to all threads made later, such as the engine's.
         torch.set_num_threads(num_threads)
 
 

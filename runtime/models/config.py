@@ -1,4 +1,4 @@
-"""What a decoder needs to know about a model, in one frozen record, from any source.
+"""The configuration of a model as one frozen record, from any source.
 
 `from_transformers` reads the configurations of the families that `decoder.py` serves
 (`families.py`); `gguf/config.py` reads GGUF metadata.
@@ -107,7 +107,7 @@ class ModelConfig:
                 raise ModelFormatError(f"{self.name}: {problem}; the configuration is corrupt")
 
     def of(self, family: ModelFamily) -> ModelConfig:
-        """A copy with what all models of the family have in common."""
+        """A copy with the facts that all models of the family share."""
         return replace(
             self,
             family=family.name,
@@ -185,7 +185,7 @@ def from_transformers(
 
 
 def as_ids(value: int | list[int] | None) -> tuple[int, ...]:
-    """Token ids from the many ways that configurations write them."""
+    """Token ids from the several forms in configurations."""
     if value is None:
         return ()
     return (value,) if isinstance(value, int) else tuple(value)
@@ -202,7 +202,7 @@ def _layer_types(text: Any) -> list[str]:
 def _ropes(
     text: Any, layer_types: list[str], head_dim: int, wanted: int | None, source: str
 ) -> tuple[tuple[RopeConfig, ...], tuple[int, ...], int]:
-    """Rope of each kind of layer, the kind of each layer, and the context they allow."""
+    """The RoPE of each kind of layer, the kind of each layer, and the context that they allow."""
     params = text.rope_parameters
     context = int(text.max_position_embeddings)
     if "full_attention" not in params:
@@ -223,8 +223,8 @@ def _rope(
         case "default":
             return rope, _at_most(context, wanted)
         case "dynamic":
-            # Dynamic NTK turns every key again once the prompt outgrows the trained length,
-            # which a cache of shared prefixes cannot do: serve what needs no scaling.
+            # Dynamic NTK rotates every key again once the prompt exceeds the trained length, which
+            # a cache of shared prefixes cannot do: serve only lengths that need no scaling.
             trained = int(params.get("original_max_position_embeddings") or context)
             return rope, _at_most(min(context, trained), wanted)
         case "linear":

@@ -2,8 +2,8 @@
 
 Tokens of all branches are one flat batch: [num_tokens, hidden_size]. Projections that read the
 same input are one matrix (query-key-value, gate-up), attention reads and writes the cache through
-the plan it is given, and nothing is computed for tokens whose logits nobody asked for: `forward`
-stops before the final norm, `logits` takes only the rows it needs.
+the given plan, and logits are computed only for the rows that need them: `forward` stops before the
+final norm, and `logits` takes rows of its result.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Decoder:
 
     @property
     def num_weight_bytes(self) -> int:
-        """Bytes of all weights as held in memory, a tied head counted once."""
+        """Bytes of all weights in memory; a tied head counts once."""
         linears = [part for layer in self._layers
                    for part in (layer.qkv, layer.o, layer.gate_up, layer.down)]  # fmt: skip
         table, head = (getattr(part, "weight", None) for part in (self._embed, self._head))
@@ -180,7 +180,7 @@ class Decoder:
 
 
 def layer_options(config: ModelConfig) -> list[AttentionOptions]:
-    """How each layer attends."""
+    """The attention options of each layer."""
     return [
         AttentionOptions(config.attention_scale, window=window, soft_cap=config.attention_soft_cap)
         for window in config.windows
@@ -194,5 +194,5 @@ def scaled_rows(embed: Embedding, input_ids: torch.Tensor, scale: float) -> torc
 
 
 def soft_capped(logits: torch.Tensor, cap: float | None) -> torch.Tensor:
-    """cap * tanh(logits / cap), the logits themselves where there is no cap."""
+    """cap * tanh(logits / cap); the logits themselves without a cap."""
     return logits if cap is None else torch.tanh(logits / cap) * cap

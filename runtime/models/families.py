@@ -1,6 +1,6 @@
-"""What the models of a family have in common, once: a family that the decoder serves is an entry.
+"""The facts that all models of a family share: one entry for each family that the decoder serves.
 
-`config.py` reads what one model says of itself from a folder, `gguf/` from a GGUF file; neither
+`config.py` reads the facts of a single model from a folder, `gguf/` from a GGUF file; neither
 knows a family by its name.
 """
 
@@ -18,16 +18,16 @@ class ModelFamily:
 
     Args:
         gguf: its `general.architecture` in GGUF files; None: it has none of its own.
-        activation: of the gated MLP, where a file does not name it.
+        activation: of the gated MLP, if a file does not name it.
         qk_norm: queries and keys are normalised by head.
         post_norms: attention and MLP have a norm after them too.
         norm_offset: added to stored norm weights (Gemma keeps w for a gain of 1 + w).
         scales_embedding: embedded tokens are multiplied by the root of the hidden size.
-        attention_soft_cap, logit_soft_cap: of files that do not say.
-        window_period: where a file does not list its layers, every such layer sees everything and
+        attention_soft_cap, logit_soft_cap: for files without them.
+        window_period: if a file does not list its layers, every such layer has full attention and
             the others a window. None: all layers are alike.
-        reads_gguf_window: whether a window in a GGUF file is in use; Qwen's is kept and is off.
-        rope_theta: of files that do not say.
+        reads_gguf_window: whether a window in a GGUF file is in use; Qwen's is stored but off.
+        rope_theta: for files without it.
         local_rope_theta: of the layers with a window; None: all layers have one rotation.
         depths_scaled_by_width: numbers of layers of the models whose attention scale is that of
             hidden_size / num_heads and not of head_dim. GGUF files have no key for it.
@@ -55,7 +55,7 @@ class ModelFamily:
     gguf_spaces: Literal["prefix", "prefix_pieces", "literal"] = "prefix"
 
     def embed_scale(self, hidden_size: int) -> float:
-        """What embedded tokens are multiplied by."""
+        """The factor of embedded tokens."""
         return hidden_size**0.5 if self.scales_embedding else 1.0
 
 

@@ -1,7 +1,7 @@
 """A model's twin in float64 on the CPU: slow, and as close to exact as the weights allow.
 
-What is packed in 8 bits stays so: its rounding is part of the model, and the same for a token in
-any company. Everything around it (the stream, norms, attention, dense matrices) is float64.
+Layers packed in 8 bits stay so: their rounding is part of the model, and the same for a token in
+any batch. Everything else (the residual stream, norms, attention, dense matrices) is float64.
 Angles of rotary positions stay float32, as the models define them.
 """
 
@@ -30,7 +30,7 @@ AnyDecoder = TypeVar("AnyDecoder", Decoder, Int8Decoder)
 
 
 def in_float64(model: CausalModel) -> CausalModel:
-    """A copy that computes in float64 on the CPU; logits still come in float32.
+    """A copy that computes in float64 on the CPU; logits are still float32.
 
     Raises:
         ParameterError: the model is neither a decoder of ours nor a TransformersModel.
@@ -59,7 +59,7 @@ def _decoder(model: AnyDecoder) -> AnyDecoder:
 
 
 def _wide(part: Any) -> Any:
-    """A part of a decoder with its tensors in float64; what has its own precision is wrapped."""
+    """A part of a decoder with its tensors in float64; wraps parts with their own precision."""
     if isinstance(part, torch.Tensor):
         return part.cpu().double() if part.is_floating_point() else part.cpu()
     if isinstance(part, (Int8Product, Weight, BlockEmbedding, MethodType)):

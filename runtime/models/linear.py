@@ -53,7 +53,7 @@ class TransposedLinear:
 
 
 class RmsNorm:
-    """x / rms(x) * gain [width]; no gain where it is None. Zhang and Sennrich 2019."""
+    """x / rms(x) * gain [width]; without a gain if it is None. Zhang and Sennrich 2019."""
 
     __slots__ = ("_shape", "eps", "gain")
 

@@ -71,12 +71,12 @@ def load_model(
         kv_dtype: of keys and values in the cache. "auto" is `dtype`, but "bfloat16" with 8-bit
             weights where the native library runs them or the CPU multiplies bfloat16 tiles (AMX);
             "bfloat16" and "float16" can be had with float32 on any CPU, and take half the memory.
-        context_length: serve at most this many tokens.
+        context_length: most tokens of a prompt and its generation together.
 
     Raises:
-        ModelNotFoundError: nothing answers to the name.
-        ModelFormatError: unreadable, incomplete or unsupported files.
-        ParameterError: an unknown device, dtype or quantization, or one that cannot be had here.
+        ModelNotFoundError: there is no such model.
+        ModelFormatError: its files are unreadable, incomplete or not supported.
+        ParameterError: a device, dtype or quantization is unknown or not available here.
     """
     target = _device(device)
     chosen = _dtype(dtype, target)
@@ -95,7 +95,7 @@ def load_model(
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """How a model shall be loaded."""
+    """The wanted device, precision and limits of a model."""
 
     device: torch.device
     dtype: str
@@ -192,7 +192,7 @@ def load_gguf_tokenizer(file: GgufFile) -> Tokenizer:
 
 
 def _check_depth(settings: dict[str, Any]) -> None:
-    """Refuse a claim of so many layers that listing them alone would fill the memory."""
+    """Refuse a number of layers so large that a list of them would fill the memory."""
     for key, value in settings.items():
         if isinstance(value, dict):
             _check_depth(value)
@@ -202,7 +202,7 @@ def _check_depth(settings: dict[str, Any]) -> None:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Whatever a configuration makes its readers raise is an error of that file."""
+    """Turns any error of reading a configuration into one that names the file."""
     try:
         yield
     except ModelFormatError:
@@ -255,7 +255,7 @@ def _adapted(
 
 
 def load_folder_tokenizer(folder: Path, eos_token_ids: tuple[int, ...] = ()) -> Tokenizer:
-    """The tokenizer saved in a folder: tokenizer.json, or what transformers makes of older files.
+    """The tokenizer saved in a folder: tokenizer.json, or older files read by transformers.
 
     Raises:
         ModelFormatError: the folder has no tokenizer that can be read.
@@ -306,7 +306,7 @@ def _template(folder: Path, settings: dict[str, Any]) -> str | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file, empty where there is no such file."""
+    """A JSON object from a file; empty if there is no such file."""
     if not path.is_file():
         return {}
     try:

@@ -1,4 +1,4 @@
-"""From what the user wrote to a folder or a GGUF file on disk."""
+"""From the name of a model to a folder or a GGUF file on disk."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def find_default_model() -> Path:
 def locate(name_or_path: str | Path | None) -> Path:
     """A folder with config.json, or a GGUF file.
 
-    A path is taken as it is; a hub name (`owner/name`) is looked up in the hub's cache first and
-    fetched only where that fails and the network is allowed.
+    A path is used directly; a hub name (`owner/name`) is looked up in the hub's cache first and
+    fetched only if that fails and the network is allowed.
 
     Raises:
-        ModelNotFoundError: nothing answers to the name; the message says what was tried.
+        ModelNotFoundError: there is no such model; the message says what was tried.
     """
     if name_or_path is None:
         return find_default_model()

@@ -1,4 +1,4 @@
-"""What every model offers to the engine, and a model as it comes out of `load_model`."""
+"""The interface of models for the engine, and the result of `load_model`."""
 
 from __future__ import annotations
 

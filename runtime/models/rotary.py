@@ -1,7 +1,7 @@
-"""Rotary position embedding as one complex product a layer.
+"""Rotary position embedding (RoPE) as one complex product for each layer.
 
 Rows of the query and key projections are reordered at load (`interleave_rows`) so that the two
-dimensions of a rotated pair lie side by side; a head then is a vector of complex numbers and
+dimensions of a rotated pair are neighbours; a head then is a vector of complex numbers and
 rotating it is one multiplication. Dot products of queries with keys do not change.
 
 Su et al. 2021 (RoFormer); Peng et al. 2023 (YaRN); Ding et al. 2024 (LongRoPE).
@@ -38,7 +38,7 @@ class Rotary:
 
 
 def rotate(heads: torch.Tensor, rotations: torch.Tensor) -> torch.Tensor:
-    """Rotate heads [num_tokens, num_heads, head_dim] (pairs side by side) by `Rotary.at`."""
+    """Rotate heads [num_tokens, num_heads, head_dim] (interleaved pairs) by `Rotary.at`."""
     wide = heads if heads.dtype == torch.float64 else heads.float()
     pairs = wide.view(*heads.shape[:-1], -1, 2)
     rotated = torch.view_as_real(torch.view_as_complex(pairs) * rotations).flatten(-2)
@@ -81,7 +81,7 @@ def inverse_frequencies(rope: RopeConfig) -> tuple[torch.Tensor, float]:
 
 
 def _llama3(rope: RopeConfig, inverse: torch.Tensor) -> torch.Tensor:
-    """Long waves are slowed by `factor`, short ones kept, those between interpolated."""
+    """Low frequencies are divided by `factor`, high ones kept, those between interpolated."""
     rotations = rope.original_context_length / (2 * math.pi / inverse)
     smooth = (rotations - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
     smooth = smooth.clamp(0.0, 1.0)

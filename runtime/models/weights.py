@@ -1,4 +1,4 @@
-"""Where a decoder's weights come from: one small interface over safetensors and GGUF.
+"""Sources of a decoder's weights: one small interface over safetensors and GGUF.
 
 Tensors go by our own names, the same for all families. A layer's tensors are named
 `layers.<i>.<part>.weight` (or `.bias`) with the parts of `LAYER_PARTS`; outside the layers there
@@ -27,8 +27,8 @@ class WeightSource(Protocol):
     """Weights by our names, on the CPU, as stored or dequantised to float32.
 
     `origin`: the file or folder, for messages.
-    `pairs_side_by_side`: rows of q and k are already in the order that `rotary.rotate` wants.
-    `norm_offset_folded`: norm gains are stored as the factor itself, whatever the family.
+    `pairs_side_by_side`: rows of q and k are already in the order of `rotary.rotate`.
+    `norm_offset_folded`: norm gains are stored as the factor itself, for every family.
     """
 
     origin: str
@@ -46,7 +46,7 @@ class WeightSource(Protocol):
         ...
 
     def lookup(self, name: str) -> Embedding | None:
-        """Rows of a matrix read as they are stored; None where a table in memory is as small."""
+        """An embedding that reads stored rows; None if a table in memory is as small."""
         ...
 
 
@@ -101,7 +101,7 @@ class StateDictWeights:
         return self._find(name) is not None
 
     def take(self, name: str) -> torch.Tensor:
-        """The tensor of that name. Raises ModelFormatError where there is none."""
+        """The tensor of that name. Raises ModelFormatError if there is none."""
         found = self._find(name)
         if found is None:
             wanted = transformers_name(name, post_norms=self._post_norms)
@@ -124,7 +124,7 @@ class StateDictWeights:
 
 
 def _prefixes(names: Iterable[str]) -> list[tuple[str, str]]:
-    """How names may differ: text models inside multimodal checkpoints carry a longer prefix."""
+    """Alternative prefixes of names: text models in multimodal checkpoints have a longer one."""
     known = [("", "")]
     if any(name.startswith(("language_model.", "model.language_model.")) for name in names):
         known += [("model.", "language_model.model."), ("model.", "model.language_model."),

@@ -88,7 +88,7 @@ class _Parser:
             self.fail("a parenthesis is closed that is not open")
         if self.legacy and self.modern:
             at, what = self.legacy
-            self.refuse(f"{what}, which the flag u forbids, beside {self.modern[1]},", at)
+            self.refuse(f"{what}, which the flag u forbids, together with {self.modern[1]},", at)
         return found
 
     def choice(self) -> Any:

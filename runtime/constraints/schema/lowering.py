@@ -152,7 +152,7 @@ def _blame(rewriter: Rewriter, message: str) -> Exception:
     circle = re.search(r"circular references.*#/\$defs/(\w+)", message)
     if circle:
         return UnsupportedConstraintError(
-            f"#{rewriter.pointer(circle[1])}: it refers to itself beside other keywords, "
+            f"#{rewriter.pointer(circle[1])}: it refers to itself next to other keywords, "
             "which masks cannot follow"
         )
     first = _headline(message)

@@ -15,13 +15,13 @@ MAX_DEPTH = 150
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What the value of a keyword must look like.
+    """The form of a keyword's value.
 
     Args:
-        fits: whether a value does.
-        words: what it must be, in words.
-        holds: where it has schemas: it is one, it is a list of them, it has them by name, or lists
-            of names among them.
+        fits: whether a value has the form.
+        words: the form in words.
+        holds: where the value has schemas: "itself" is one, "items" are, it has them by "names", or
+            "lists of names" among them.
     """
 
     fits: Callable[[Any], bool]
@@ -65,7 +65,7 @@ class Document:
 
     Args:
         root: the schema.
-        forms: what the values of keywords must look like.
+        forms: the forms of keywords' values.
 
     Raises:
         InvalidConstraintError: a keyword has a wrong value.

@@ -1,8 +1,8 @@
 """Schemas rewritten into the dialect that the mask engine enforces exactly.
 
 Everything is expressed by the engine's own conjunction (allOf) and choice (anyOf). A keyword that
-needs more is refused with its pointer, or with strict=False skipped and listed.
-What a keyword is rewritten to, and its complement, stand in its entry of the table of keywords.
+needs more is refused with its pointer, or with strict=False skipped and listed. The rewriting of a
+keyword, and its complement, are in its entry of the table of keywords.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RefusedKeywordError(UnsupportedConstraintError):
 
 # adds to the keywords that are written, and returns schemas that must hold as well
 Writing: TypeAlias = "Callable[[Rewriter, Place, dict[str, Any]], list[Any]]"
-# schemas of which each value of some types that the keyword refuses fits one
+# schemas whose union has all values of some types that the keyword refuses
 Complement: TypeAlias = "Callable[[Rewriter, Place, frozenset[str]], Iterator[Any]]"
 
 
@@ -41,7 +41,7 @@ class WritingRules:
 
     Args:
         writings: in the order in which they are applied.
-        when_skipped: what is written instead where a keyword is left out.
+        when_skipped: what is written instead if a keyword is left out.
         refuses: the types of values that a keyword can refuse.
         complements: of keywords that have one.
     """
@@ -56,14 +56,14 @@ class Rewriter:
     """Rewrites one document.
 
     Args:
-        document: the schema read.
+        document: the schema.
         rules: how each keyword is written.
-        skipped: pointers of keywords to leave out; grows where more are to be.
+        skipped: pointers of keywords to leave out; grows as more are found.
         strict: refuse a keyword that cannot be enforced; False leaves it out.
-        asserts_formats: whether `format` is more than a remark.
+        asserts_formats: whether `format` asserts instead of annotating.
 
     Attributes:
-        num_property_pairs: what the engine has to look at, for a bound on it.
+        num_property_pairs: pairs that the engine has to compare, for a bound on them.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class Rewriter:
         inside, found = self.knowledge.types(place), []
         for keyword in place.schema:
             refused = self.rules.refuses.get(keyword, frozenset()) & types
-            # values of other types are outside already by `type` or `enum`
+            # `type` or `enum` refuse values of other types already
             if self.rules.refuses.get(keyword) != ALL_TYPES:
                 refused &= inside
             if refused and self.wants(place, keyword):
@@ -237,10 +237,10 @@ class Rewriter:
         raise self.refuse(place, keyword, "its complement cannot be enforced")
 
     def typed(self, place: Place, keyword: str, types: frozenset[str]) -> list[Any]:
-        """A schema of all values of some types; none where there are none.
+        """A schema of all values of some types; none if there are no types.
 
         Raises:
-            RefusedKeywordError: numbers that are not integers are asked for.
+            RefusedKeywordError: it would need numbers that are not integers.
         """
         names = type_names(types)
         if names is None:
@@ -265,7 +265,7 @@ def all_of(schemas: list[Any]) -> Any:
 
 
 def any_of(schemas: list[Any]) -> Any:
-    """A choice; of nothing, it is the schema that nothing satisfies."""
+    """A choice; without options, the schema that no value satisfies."""
     if any(s is True or s == {} for s in schemas):
         return {}
     return False if not schemas else schemas[0] if len(schemas) == 1 else {"anyOf": schemas}

@@ -15,7 +15,7 @@ MAX_PATTERNS = 20
 
 
 def string_patterns(spec: Constraint | Capture | str) -> list[Pattern]:
-    """Each pattern once, with the bounds on length beside it; names that fit a pattern as well."""
+    """Each pattern once, combined with its bounds on length; patterns of names too."""
     found: dict[Pattern, None] = {}
     for schema in _schemas(spec):
         for pattern in _patterns(schema):

@@ -1,7 +1,7 @@
-"""A JSON value against a schema, after the fact: the guard for keywords that masks left out.
+"""Validation of a finished JSON value, for keywords that the masks left out.
 
-Follows JSON Schema 2020-12, and draft 7 where the schema says so. What a keyword asks of a value
-stands in its entry of the table of keywords.
+Follows JSON Schema 2020-12, or draft 7 if the schema says so. The test of a keyword is in its entry
+of the table of keywords.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from radixlang.runtime.constraints.schema.types import type_of
 
 
 class Evaluated:
-    """Which properties and items of one value some schema has looked at."""
+    """The properties and items of one value that schemas have evaluated."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
         self.items: set[int] = set()
 
     def add(self, other: Evaluated) -> None:
-        """Take over what another one holds."""
+        """Add the properties and items of another one."""
         self.names |= other.names
         self.items |= other.items
 
@@ -33,7 +33,7 @@ Test: TypeAlias = "Callable[[Validator, Place, Any, Evaluated], bool]"
 
 @dataclass(frozen=True, slots=True)
 class TestedKeyword:
-    """What a keyword asks of values of some types; a late one looks at what others evaluated."""
+    """A keyword's test of values of some types; a late one needs what others evaluated."""
 
     test: Test
     types: frozenset[str]
@@ -44,9 +44,9 @@ class Validator:
     """Validates values against one document.
 
     Args:
-        document: the schema read.
-        tests: what each keyword asks.
-        asserts_formats: whether `format` is more than a remark.
+        document: the schema.
+        tests: the test of each keyword.
+        asserts_formats: whether `format` asserts instead of annotating.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ def checker(validator: Validator) -> Callable[[Any], None]:
         try:
             broken = validator.first_error(value)
         except ConstraintError:
-            return  # what cannot be followed was named among the ignored keywords
+            return  # a pattern that cannot be followed is listed among the ignored keywords
         if broken is not None:
             raise ConstraintError(
                 f"the text breaks #{broken}, which strict=False left out of the masks"

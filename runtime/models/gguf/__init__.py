@@ -1,6 +1,6 @@
 """GGUF files: metadata, tensors, configuration and tokenizer.
 
-They know the file format and our names of weights. They know no arithmetic of a decoder.
+It knows the file format and our names of weights. It knows no arithmetic of a decoder.
 """
 
 __all__ = [

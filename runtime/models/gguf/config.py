@@ -127,7 +127,7 @@ def _soft_cap(keys: _Keys, key: str, default: float | None) -> float | None:
 
 
 def _num_layers(keys: _Keys) -> int:
-    """Layers, none of which the file is without: what is built for them comes before a look."""
+    """The number of layers, refused if the file cannot have so many, before any is built."""
     claimed = keys.count("block_count")
     if claimed > len(keys.file.tensors):
         raise ModelFormatError(
@@ -138,7 +138,7 @@ def _num_layers(keys: _Keys) -> int:
 
 
 def _windows(keys: _Keys, num_layers: int) -> tuple[int | None, ...]:
-    """By the file's list of layers, else by the family's period, else all layers alike."""
+    """Windows by the file's list of layers, else by the family's period, else the same for all."""
     window = keys.get("attention.sliding_window", None) or None
     if not keys.family.reads_gguf_window:
         window = None
@@ -171,7 +171,7 @@ def _ropes(
 def _scaled(
     keys: _Keys, rope: RopeConfig, context: int, wanted: int | None
 ) -> tuple[RopeConfig, int]:
-    """The rope with the file's scaling, and the context it serves."""
+    """The RoPE with the file's scaling, and the context that it serves."""
     original = int(keys.get("rope.scaling.original_context_length", context))
     common: dict[str, Any] = {
         "theta": rope.theta,

@@ -40,7 +40,7 @@ BLOCK_TYPES: dict[int, tuple[str, int, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where a tensor lies in the file. `shape` is in torch's order, `offset` from file start."""
+    """The place of a tensor in the file. `shape` is in torch's order, `offset` from file start."""
 
     name: str
     shape: tuple[int, ...]
@@ -78,12 +78,12 @@ class GgufFile:
         self._read_tensor_table(num_tensors)
 
     def data(self, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Raw blocks of a tensor [num_bytes], mapped from disk, not to be written to."""
+        """Raw blocks of a tensor [num_bytes], mapped from disk; do not write to them."""
         info = self.tensors[name]
         return np.frombuffer(self._view, np.uint8, info.num_bytes, info.offset)
 
     def release_pages(self) -> None:
-        """Give back the memory of what was read; it is mapped again when it is next read."""
+        """Release the memory of pages that were read; they are mapped again when next read."""
         if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
             self._mapped.madvise(mmap.MADV_DONTNEED)
 
@@ -168,7 +168,7 @@ class GgufFile:
         return np.frombuffer(self._take(count * dtype.itemsize, key), dtype)
 
     def _strings(self, count: int, key: str) -> list[str]:
-        """Many strings at once: the one loop here whose speed is felt."""
+        """Many strings at once; the speed of this loop matters."""
         self._check_count(count, 8, key)
         view, position, unpack = self._view, self._position, struct.Struct("<Q").unpack_from
         strings = []
@@ -219,7 +219,7 @@ def _map(path: Path) -> mmap.mmap:
         with path.open("rb") as file:
             if not path.stat().st_size:
                 raise ModelFormatError(f"{path}: the file is empty. Download it again")
-            # Private pages: torch wants memory it may write to, and nothing here writes.
+            # Private pages, because torch requires writable memory; nothing here writes.
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except OSError as error:
         raise ModelFormatError(f"{path}: cannot be read ({error.strerror or error})") from error

@@ -1,8 +1,8 @@
 """A `tokenizers.Tokenizer` straight from the metadata of a GGUF file.
 
-Token for token what transformers makes of the same file, checked in the tests, without its
-import. One difference on purpose: merges that would spell a control token out of plain text are
-left out, so that data never becomes syntax.
+It gives the same tokens as transformers for the same file, checked in the tests, without importing
+it. One difference is on purpose: merges that would make a control token of plain text are left
+out, so that data never becomes syntax.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SPLITS = {
     "smaug-bpe": _LLAMA3, "dbrx": _LLAMA3, "pixtral": _LLAMA3, "tekken": _TEKKEN,
     "qwen2": _QWEN2, "deepseek-r1-qwen": _QWEN2,
 }  # fmt: skip
-# These cut every digit off before the GPT-2 pattern; "default" and "gpt-2" are that pattern alone.
+# These split off every digit before the GPT-2 pattern; "default" and "gpt-2" are only the pattern.
 _DIGITS_FIRST = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell"})
 _GPT2_NAMES = frozenset({"default", "gpt-2", "gpt2", "olmo", "mpt", "phi-2", "jina-en"})
 
@@ -96,10 +96,10 @@ def _token_kinds(file: GgufFile, num_tokens: int) -> list[int]:
 
 
 def _promoted(file: GgufFile, tokens: list[str], kinds: list[int]) -> list[int]:
-    """The kinds, with markers of turns that a converter left as ordinary text made control tokens.
+    """The kinds, with turn markers that a converter left as ordinary text made control tokens.
 
-    As text they would be cut into pieces that the model has never seen in that place. A marker is
-    a token that the file names as an end, or that its chat template writes, in the form of one.
+    As text they would be split into tokens that the model has never seen there. A marker is a token
+    with the form of one that the file names as an end, or that its chat template writes.
     """
     template = str(file.metadata.get("tokenizer.chat_template") or "")
     written = set(_MARKER.findall(template))
@@ -174,7 +174,7 @@ def _sentence_piece(file: GgufFile, tokens: list[str], kinds: list[int]) -> Toke
 
 
 def _set_spaces(tokenizer: Tokenizer, spaces: str) -> None:
-    """How spaces are written, and whether one is put before the text; see `gguf_spaces`."""
+    """Set how spaces are written, and whether one is put before the text; see `gguf_spaces`."""
     replace = normalizers.Replace(" ", _SPACE)
     if spaces == "prefix_pieces":
         tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), replace])
@@ -195,7 +195,7 @@ def derive_merges(
     """The merges that a SentencePiece vocabulary implies, best first.
 
     Every way to cut a token into two others is a merge. A token's merges rank by its score, or
-    by its place in the vocabulary where `scores` is None; among them the longest first half wins.
+    by its place in the vocabulary if `scores` is None; among them the longest first half wins.
     """
     merges: list[tuple[str, str]] = []
     ranks: list[float] = []

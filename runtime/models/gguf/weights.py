@@ -51,7 +51,7 @@ class GgufWeights:
         return gguf_name(name) in self._file.tensors
 
     def take(self, name: str) -> torch.Tensor:
-        """The tensor of that name in float32. Raises ModelFormatError where there is none."""
+        """The tensor of that name in float32. Raises ModelFormatError if there is none."""
         stored = gguf_name(name)
         if stored not in self._file.tensors:
             raise ModelFormatError(
@@ -62,7 +62,7 @@ class GgufWeights:
         return dequantize(self._file.data(stored), info.type_id).view(info.shape)
 
     def lookup(self, name: str) -> BlockEmbedding | None:
-        """Rows of a quantised matrix from its blocks; None where it is not quantised."""
+        """An embedding over the blocks of a quantised matrix; None if it is not quantised."""
         stored = gguf_name(name)
         info = self._file.tensors.get(stored)
         if info is None or info.type_name in ("F32", "F16", "BF16"):
@@ -74,7 +74,7 @@ class GgufWeights:
 class BlockEmbedding:
     """Rows of a quantised table [vocab_size, hidden_size], dequantised when looked up.
 
-    The blocks stay mapped from the file, a quarter of the table's size in float32 or less.
+    The blocks stay mapped from the file; they are at most a quarter of the table in float32.
     """
 
     __slots__ = ("_blocks", "_type_id", "num_bytes")

@@ -1,6 +1,6 @@
 """The keywords of JSON Schema, one entry each: form, rewriting, complement and test together.
 
-They know schemas and values. They know no document's order and no engine.
+It knows schemas and values. It knows no document's order and no engine.
 """
 
 __all__ = [

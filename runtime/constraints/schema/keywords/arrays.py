@@ -1,4 +1,4 @@
-"""Items of arrays: which they are, how many of a kind there are, and whether they differ."""
+"""Items of arrays: their schemas, counts of matching items, uniqueness."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from radixlang.runtime.constraints.schema.rewriting import Rewriter, any_of
 from radixlang.runtime.constraints.schema.types import equal
 from radixlang.runtime.constraints.schema.validation import Evaluated, Validator
 
-MAX_CONTAINING = 8  # items of which one may be what `contains` asks for
+MAX_CONTAINING = 8  # most items of an array with `contains`
 
 
 def _schemas(rewriter: Rewriter, place: Place, keyword: str) -> list[Any]:
     return [rewriter.schema(place.at(keyword, i)) for i in range(len(place.schema[keyword]))]
 
 
-# prefixItems, items, additionalItems: before 2020-12 a list of items was what prefixItems is now
+# prefixItems, items, additionalItems: before 2020-12 a list of items had prefixItems' meaning
 
 
 def _write_prefix(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
@@ -112,7 +112,7 @@ def _test_additional(validator: Validator, place: Place, value: Any, seen: Evalu
     return _fits_rest(validator, place.at("additionalItems"), value, len(items), seen)
 
 
-# contains; minContains and maxContains mean nothing alone
+# contains; minContains and maxContains have no effect alone
 
 
 def _write_contains(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:

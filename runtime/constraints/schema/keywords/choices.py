@@ -59,7 +59,7 @@ def _test_any_of(validator: Validator, place: Place, value: Any, seen: Evaluated
 
 
 def _write_one_of(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
-    """Each option without the others that it may overlap with."""
+    """Each option without the others that may overlap with it."""
     places = _options(place, "oneOf")
     options = [rewriter.schema(option) for option in places]
     around = without(place, "oneOf")
@@ -79,7 +79,7 @@ def _write_any_one(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> lis
 def _others(
     rewriter: Rewriter, around: Place, places: list[Place], index: int
 ) -> list[Any]:  # fmt: skip
-    """What every rival of an option does not allow."""
+    """The complements of all options that may overlap with one."""
     mine, known = places[index], rewriter.knowledge
     types = known.types(mine) & known.types(around)
     rivals = [p for i, p in enumerate(places) if i != index and not known.disjoint(mine, p)]

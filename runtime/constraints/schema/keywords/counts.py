@@ -12,10 +12,10 @@ from radixlang.runtime.constraints.schema.validation import Evaluated, Validator
 
 
 def count_keywords(what: str, kind: str) -> dict[str, Keyword]:
-    """The two keywords that bound how many of something a value of a type has.
+    """The two keywords that bound the number of parts of a value.
 
     Args:
-        what: as it ends their names.
+        what: the end of their names.
         kind: the type.
     """
     least, most = f"min{what}", f"max{what}"

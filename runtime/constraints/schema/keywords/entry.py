@@ -1,4 +1,4 @@
-"""What an entry of the table of keywords holds, and the forms that values of keywords take."""
+"""The entries of the table of keywords, and the forms of keywords' values."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from radixlang.runtime.constraints.schema.validation import Test
 
 @dataclass(frozen=True, slots=True)
 class Keyword:
-    """Everything that is known of one keyword.
+    """Everything about one keyword.
 
     Args:
-        form: what its value must look like.
-        refuses: the types of values that it can refuse; none for a keyword that says nothing
-            by itself.
-        write: adds to what is written for the engine, and returns what must hold as well.
-        when_skipped: what is written where strict=False leaves it out.
-        complement: the values that it refuses, as schemas; None where masks cannot say them.
+        form: the form of its value.
+        refuses: the types of values that it can refuse; none for a keyword without effect alone.
+        write: adds to the schema for the engine, and returns further schemas that must hold.
+        when_skipped: what is written if strict=False leaves it out.
+        complement: the values that it refuses, as schemas; None if masks cannot enforce them.
         test: whether a finished value satisfies it.
-        is_late: the test looks at what other keywords evaluated.
+        is_late: the test needs what other keywords evaluated.
     """
 
     form: Form

@@ -1,6 +1,6 @@
-"""Formats: what the engine asserts, what a pattern or a range says as well, and the rest.
+"""Formats: those that the engine asserts, those with a pattern or a range, and the rest.
 
-One entry a format. `match` and the masks say the same of it; `strict=False` names an unknown one.
+One entry for each format. `match` and the masks agree on it; `strict=False` lists an unknown one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from radixlang.runtime.constraints.schema.search import byte_vocabulary, occurs
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What a format says.
+    """The definition of a format.
 
     Args:
-        pattern: of strings, None where it is the engine's own or says nothing of them.
+        pattern: of strings; None if the engine asserts it or it does not restrict strings.
         is_native: the engine asserts it.
-        is_exact: the pattern takes all that is of the format, so that it has a complement.
+        is_exact: the pattern has all texts of the format, so that it has a complement.
         bounds: of numbers, by keyword.
     """
 
@@ -37,7 +37,7 @@ class Format:
 
     @property
     def says_nothing_of_strings(self) -> bool:
-        """Whether every string is of it."""
+        """Whether every string has the format."""
         return self.pattern is None and not self.is_native
 
 
@@ -45,11 +45,11 @@ def _of(body: str, *, is_exact: bool = True) -> Format:
     return Format(f"^(?:{body})$", is_exact=is_exact)
 
 
-_TIME = (  # RFC 3339 without leap seconds, which no clock of Python's takes
+_TIME = (  # RFC 3339 without leap seconds, which Python's times do not have
     r"(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
 )
 _POINTER = "(?:/(?:[^/~]|~0|~1)*)*"
-_UCS = "\u00a0-\ud7ff\uf900-\ufdcf\ufdf0-\uffef"  # of RFC 3987, in the plane that all read alike
+_UCS = "\u00a0-\ud7ff\uf900-\ufdcf\ufdf0-\uffef"  # of RFC 3987, in the basic plane
 _LITERAL = rf"[!#$&()*+,\-./0-9:;=?@A-Z\[\]_a-z~{_UCS}]|%[\dA-Fa-f]{{2}}"
 _NAME = r"(?:[A-Za-z0-9_]|%[\dA-Fa-f]{2})(?:\.?(?:[A-Za-z0-9_]|%[\dA-Fa-f]{2}))*"
 _VARIABLE = rf"{_NAME}(?:\*|:[1-9]\d{{0,2}})?"
@@ -100,11 +100,11 @@ FORMATS: dict[str, Format] = {
 
 
 def negated_format(name: str) -> dict[str, Any] | None:
-    """Strings that are not of a format; None where there are none, or where a format of numbers
-    says nothing of strings.
+    """Strings that are not of a format; None if there are none, or if a format of numbers does not
+    restrict strings.
 
     Raises:
-        UnsupportedConstraintError: masks cannot say it.
+        UnsupportedConstraintError: masks cannot enforce it.
     """
     found = FORMATS.get(name)
     if found is None or found.is_native or found.bounds or not found.is_exact:

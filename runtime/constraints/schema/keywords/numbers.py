@@ -28,7 +28,7 @@ _OPPOSITE = {
 
 
 def _meaning(place: Place, keyword: str) -> str | None:
-    """The keyword of 2020-12 that a bound is; draft 4 writes an exclusive one as a flag."""
+    """The keyword of a bound in 2020-12; draft 4 writes an exclusive bound as a flag."""
     if isinstance(place.schema[keyword], bool):
         return None
     exclusive = _EXCLUSIVE.get(keyword, "")
@@ -72,7 +72,7 @@ def _is_within(keyword: str) -> Test:
 
 
 def _write_divisor(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
-    """The engine makes a state for each remainder; a fraction is scaled to a whole number."""
+    """Bound the states that the engine makes, one for each remainder (fractions are scaled)."""
     out["multipleOf"] = place.schema["multipleOf"]
     digits = Decimal(str(out["multipleOf"])).normalize().as_tuple().digits
     if int("".join(map(str, digits))) > MAX_DIVISOR:

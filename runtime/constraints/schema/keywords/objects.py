@@ -1,4 +1,4 @@
-"""Properties of objects: their values, their names, and what one asks of others."""
+"""Properties of objects: their values, their names, and dependencies between them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _test_additional(validator: Validator, place: Place, value: Any, seen: Evalu
 
 
 def _write_names(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
-    """Names that are listed, or that fit a pattern."""
+    """propertyNames with a list of names, a pattern or a length."""
     names = place.at("propertyNames")
     if names.schema in (True, {}):
         return []
@@ -124,7 +124,9 @@ def _fitting(rewriter: Rewriter, place: Place, names: Place) -> dict[str, Any]:
     if not said or said - {"pattern", "format", "minLength", "maxLength"}:
         raise rewriter.refuse(place, "propertyNames", "only a list, a pattern or a length of names")
     if place.schema.get("properties") or place.schema.get("patternProperties"):
-        raise rewriter.refuse(place, "propertyNames", "a pattern of names beside named properties")
+        raise rewriter.refuse(
+            place, "propertyNames", "a pattern of names together with named properties"
+        )
     rest = place.schema.get("additionalProperties", True)
     body = rewriter.schema(place.at("additionalProperties")) if rest is not True else True
     with rewriter.naming(place, "propertyNames"):
@@ -133,7 +135,7 @@ def _fitting(rewriter: Rewriter, place: Place, names: Place) -> dict[str, Any]:
 
 
 def _names_pattern(schema: dict[str, Any], asserts_formats: bool) -> str:
-    """One pattern of all that is said of a name."""
+    """One pattern for all restrictions of a name."""
     parts = [schema["pattern"]] if "pattern" in schema else []
     if "format" in schema and asserts_formats:
         found = FORMATS.get(schema["format"])
@@ -152,7 +154,7 @@ def _test_names(validator: Validator, place: Place, value: Any, seen: Evaluated)
     return all(validator.is_valid(place.at("propertyNames"), name) for name in value)
 
 
-# what a property asks of others
+# dependencies between properties
 
 
 def _write_dependent(keyword: str) -> Writing:

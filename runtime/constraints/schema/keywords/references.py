@@ -1,4 +1,4 @@
-"""References, and the keywords that name what they mean."""
+"""References, and the keywords that name their targets."""
 
 from __future__ import annotations
 

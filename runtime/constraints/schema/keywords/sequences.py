@@ -80,7 +80,7 @@ def _listed(rewriter: Rewriter, place: Place) -> tuple[list[Any] | None, bool]:
 
 
 def _only_lists(rewriter: Rewriter, place: Place, look: int = MAX_LOOK) -> bool:
-    """Whether a schema says nothing but types, values, and where more of the kind stands."""
+    """Whether a schema has only types, values, and references or choices of such schemas."""
     place = rewriter.knowledge.meant(place)
     asserted = rewriter.rules.refuses.keys() & place.schema
     if look == 0 or not asserted <= {"type", "enum", "const", "$ref"}:
@@ -104,7 +104,7 @@ def _is_listed(rewriter: Rewriter, place: Place, value: Any) -> bool:
 
 
 def not_arrays(rewriter: Rewriter, place: Place) -> list[Any]:
-    """What a schema allows beside arrays, as far as it is known."""
+    """The values other than arrays that a schema allows, as far as they are known."""
     others = sorted(rewriter.knowledge.types(place) - {"array", "fraction", "integer"})
     numbers = rewriter.knowledge.types(place) & {"fraction", "integer"}
     names = [*others, *(["number"] if "fraction" in numbers else sorted(numbers))]

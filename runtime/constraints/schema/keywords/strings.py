@@ -20,7 +20,7 @@ from radixlang.runtime.constraints.schema.validation import Evaluated, Validator
 
 
 def _hold(regexes: tuple[str, ...], out: dict[str, Any]) -> list[Any]:
-    """Regexes of which all must hold; the first goes where the type is, if it is free."""
+    """Regexes that must all match; the first goes into the schema with the type, if it is free."""
     others = list(regexes)
     if "pattern" not in out:
         out["pattern"] = others.pop(0)
@@ -33,7 +33,7 @@ def _write_pattern(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> lis
 
 
 def _other_texts(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Any]:
-    if "\\p" in place.schema["pattern"].lower():  # a newer Unicode has more of a property
+    if "\\p" in place.schema["pattern"].lower():  # a newer Unicode may have more characters
         raise rewriter.refuse(place, "pattern", "the complement of a property of Unicode")
     with rewriter.naming(place, "pattern"):
         regex = engine_regex(place.schema["pattern"], complement=True)
@@ -66,7 +66,7 @@ def _write_format(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list
 
 
 def _narrowed(bounds: dict[str, int], out: dict[str, Any]) -> dict[str, Any]:
-    """Bounds of a format where the schema itself has none on that side."""
+    """Bounds of a format, for sides on which the schema itself has none."""
     taken = {"minimum": {"minimum", "exclusiveMinimum"}, "maximum": {"maximum", "exclusiveMaximum"}}
     return {side: value for side, value in bounds.items() if not taken[side] & out.keys()}
 

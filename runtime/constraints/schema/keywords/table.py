@@ -1,7 +1,7 @@
-"""The table of keywords, and what reading, rewriting and validating take of it.
+"""The table of keywords, and the parts of it for reading, rewriting and validating.
 
 The order is that in which keywords are written: bounds before the type and the formats that they
-narrow, what the engine takes as it is before what must be said by conjunctions.
+narrow, keywords of the engine before those that need conjunctions.
 """
 
 from __future__ import annotations

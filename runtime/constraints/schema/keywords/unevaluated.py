@@ -21,10 +21,10 @@ MAX_DEPTH = 12
 
 
 def write_unevaluated(rewriter: Rewriter, place: Place, keyword: str) -> list[Any]:
-    """A choice of the cases, each with the keyword said as an ordinary one.
+    """A choice of the cases, in each of which the keyword is an ordinary one.
 
     Raises:
-        RefusedKeywordError: there are too many cases, or one cannot be told.
+        RefusedKeywordError: there are too many cases, or one cannot be determined.
     """
     if place.schema[keyword] in (True, {}):
         return []
@@ -114,7 +114,7 @@ class Cases:
     def _own_items(self, place: Place) -> Case:
         schema = place.schema
         if "contains" in schema:
-            raise self.rewriter.refuse(self.place, self.keyword, "beside contains")
+            raise self.rewriter.refuse(self.place, self.keyword, "together with contains")
         items = schema.get("items")
         if isinstance(items, list):
             return Case(num_items=len(items), is_all="additionalItems" in schema)
@@ -126,7 +126,7 @@ class Cases:
             target = rewriter.document.resolve(place, schema["$ref"])
             yield list(self.cases(target, depth + 1))
         if "$dynamicRef" in schema or "$recursiveRef" in schema:
-            raise rewriter.refuse(self.place, self.keyword, "beside a dynamic reference")
+            raise rewriter.refuse(self.place, self.keyword, "together with a dynamic reference")
         for index in range(len(schema.get("allOf", ()))):
             yield list(self.cases(place.at("allOf", index), depth + 1))
         if "anyOf" in schema:
@@ -141,7 +141,7 @@ class Cases:
     def _some(self, place: Place, keyword: str, depth: int, sizes: range) -> list[Case]:
         options = [place.at(keyword, i) for i in range(len(place.schema[keyword]))]
         if len(options) > 4:
-            raise self.rewriter.refuse(self.place, self.keyword, f"beside a long {keyword}")
+            raise self.rewriter.refuse(self.place, self.keyword, f"together with a long {keyword}")
         found: list[Case] = []
         for size in sizes:
             for chosen in combinations(options, size):

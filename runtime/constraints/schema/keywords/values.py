@@ -28,7 +28,7 @@ from radixlang.runtime.constraints.schema.types import (
 )
 
 MAX_ENUM_CHARS = 1_000_000
-MAX_INTEGER = 10**18 - 1  # the engine's ranges end before 64 bits do
+MAX_INTEGER = 10**18 - 1  # the engine's ranges have less than 64 bits
 
 
 def _write_type(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
@@ -130,7 +130,7 @@ KEYWORDS = {
         lambda v, place, value, seen: any(equal(value, w) for w in place.schema["enum"]),
     ),
 }  # fmt: skip
-TYPE_KEYWORD = Keyword(  # behind the bounds of numbers, which it completes
+TYPE_KEYWORD = Keyword(  # after the bounds of numbers, which it completes
     TYPE, ALL_TYPES, _write_type, None, _other_types,
     lambda v, place, value, seen: type_of(value) in declared_types(place),
 )  # fmt: skip
