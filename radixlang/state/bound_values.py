@@ -31,7 +31,7 @@ class Captured:
     name: str
 
     def part_of(self, text: object) -> str | None:
-        """The captured part of a generation's text; None where the text has no such part."""
+        """The captured part of a generation's text; None if the text has no such part."""
         from radixlang.constraints.specs import match  # costs the import of the language 10 ms
 
         if not isinstance(text, str):
@@ -53,8 +53,8 @@ class Joined(Sequence[Any]):
 
     @property
     def value(self) -> Any:
-        """The list itself, None where a branch lacks the variable or has failed; a reducer's
-        value where there is a reducer. Waits for it."""
+        """The list, with None for a branch that lacks the variable or has failed; the reducer's
+        value if there is a reducer. Waits for it."""
         return self._read(self)
 
     @overload

@@ -1,4 +1,4 @@
-"""Following one value as it comes: steps that give text, or say what to wait for."""
+"""Following one value while it is generated: steps yield text, or a condition to wait for."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def cell_steps(run: Run, block: Block, cell: Cell) -> Steps:
 
 
 def follow_cell(run: Run, block: Block, cell: Cell) -> Iterator[str]:
-    """Pieces of a cell's text as they come."""
+    """Pieces of a cell's text as they arrive."""
     run.follow(cell)
     return read_steps(run, cell_steps(run, block, cell))
 
 
 def follow_cell_async(run: Run, block: Block, cell: Cell) -> AsyncIterator[str]:
-    """Pieces of a cell's text as they come, on an event loop."""
+    """Pieces of a cell's text as they arrive, on an event loop."""
     run.follow(cell)
     return read_steps_async(run, cell_steps(run, block, cell))
 
 
 def read_steps(run: Run, steps: Steps) -> Iterator[Any]:
-    """What the steps give, waiting where they say so."""
+    """The text that the steps yield; waits for their conditions."""
     for step in steps:
         if callable(step):
             run.readers.wait(step)

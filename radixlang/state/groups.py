@@ -1,4 +1,4 @@
-"""Groups of branches: a fork's children as one thing, and what a join makes of them."""
+"""Groups of branches: a fork's children as one object, and their joined values."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ForkGroup:
     @overload
     def __getitem__(self, key: str) -> list[Any]: ...
     def __getitem__(self, key: int | slice | str) -> Any:
-        """A branch, some of them, or the values of a variable (None where a branch lacks it)."""
+        """A branch, some of them, or the values of a variable (None if a branch lacks it)."""
         if isinstance(key, str):
             if not any(key in child for child in self._children):
                 raise unknown_variable(key, list(_all_names(self)), "any branch of the fork")
@@ -53,7 +53,7 @@ class ForkGroup:
         return self._children[key]
 
     def __setitem__(self, index: int, state: State) -> None:
-        """Only what `group[i] += …` does: put the same branch back."""
+        """Allows `group[i] += …`, which assigns the same branch; any other state is refused."""
         if self._children[index] is not state:
             raise ParameterError("a branch of a fork cannot be replaced; write group[i] += …")
 
@@ -137,7 +137,7 @@ class ForkGroup:
             child._closed = child._closed or why
 
     def cancel(self) -> None:
-        """End the branches and free what only they hold; the parent goes on."""
+        """End the branches and free the memory that only they hold; the parent goes on."""
         for child in self._children:
             if isinstance(child._host, Run):
                 child._host.flush()

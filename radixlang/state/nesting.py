@@ -17,7 +17,7 @@ P = ParamSpec("P")
 
 
 class NestedProgram(Protocol[P]):
-    """A program that is run on a state of another."""
+    """A program that can run on a state of another."""
 
     name: str
 
@@ -38,7 +38,7 @@ class NestedProgram(Protocol[P]):
 
 
 def open_call(state: State, program: NestedProgram[...], scope: Scope) -> Block:
-    """A block of its own for a program that is called at this place."""
+    """A new block for a program that is called at this place."""
     state._check_goes_on()
     check_scope(scope)
     if not hasattr(program, "call_with"):

@@ -31,7 +31,7 @@ class BoundNames(Protocol):
 
 
 class Reader:
-    """Reads one branch, from where it stands (see `standpoints`)."""
+    """Reads one branch, from a standpoint (see `standpoints`)."""
 
     __slots__ = ("block", "host", "standpoint", "variables")
 
@@ -106,7 +106,7 @@ class Reader:
         return self._checked_stream().text()
 
     def tokens(self) -> tuple[int, ...]:
-        """Token ids of the prompt so far, pending text tokenised. For a program that runs."""
+        """Token ids of the prompt so far, pending text tokenised; only while the program runs."""
         stream = self.settled()
         if stream.branch is None:
             raise ParameterError("tokens() reads a running branch; call it inside the program")
@@ -145,7 +145,7 @@ class Reader:
     # -- streaming ----------------------------------------------------------------------
 
     def stream(self, name: str) -> Iterator[str]:
-        """Pieces of a variable's text as they come; raises the error that ends it, if any."""
+        """Pieces of a variable's text as they arrive; raises the error that ends it, if any."""
         run, cell = self._cell(name, f"read it with async for … in s.astream({name!r})")
         return follow_cell(run, self.block, cell)
 
@@ -163,7 +163,7 @@ class Reader:
         for ref in refs:
             run.stop_cell(run.loop.cell(ref.block, ref.slot, ref.name))
 
-    # -- what a generation tells --------------------------------------------------------
+    # -- results of generations ---------------------------------------------------------
 
     def completion(self, name: str) -> Completion:
         """The Completion behind a variable: tokens, log-probabilities, usage."""
@@ -184,14 +184,14 @@ class Reader:
         return cell.choice
 
     def usage(self, name: str | None = None) -> Usage:
-        """Tokens and times of one generation, or summed over all of the program so far."""
+        """Tokens and times of one generation, or their sums over the program so far."""
         if name is not None:
             return self.completion(name).usage
         cells = tuple(self.run().cells.values())
         return sum_usage([cell.completion.usage for cell in cells if cell.completion is not None])
 
     def _cell(self, name: str, instead: str = "") -> tuple[Run, Cell]:
-        """The run and the cell of a variable; `instead`: what an async program writes."""
+        """The run and the cell of a variable; `instead`: what an async program should write."""
         found = self.variables.lookup(name)
         if not isinstance(found, Ref):
             raise ParameterError(
@@ -213,7 +213,7 @@ class Reader:
     # -- the run ------------------------------------------------------------------------
 
     def await_program(self) -> None:
-        """Wait for the program's function, where somebody else asks."""
+        """Wait for the program's function, if the reader is another thread."""
         if isinstance(self.host, Run):
             self.standpoint.await_program(self.host)
 
@@ -225,7 +225,7 @@ class Reader:
 
 
 def _refs_of(found: Bound) -> list[Ref]:
-    """The generations behind a variable: one, those of joined branches, or none."""
+    """The generations of a variable: one, those of joined branches, or none."""
     if isinstance(found, Constant):
         return []
     if isinstance(found, Joined):
@@ -234,7 +234,7 @@ def _refs_of(found: Bound) -> list[Ref]:
 
 
 def converted(value: Any, kind: Any) -> Any:
-    """The value as one of the type; as it is where there is no type, or no value yet.
+    """The value converted to the type; unchanged if there is no type or no value yet.
 
     Raises:
         ValueParseError: the text is not a value of that type.

@@ -1,4 +1,4 @@
-"""From where a state is read: by its program's function, or by the reader of its stream."""
+"""Standpoints from which a state is read: its program's function, or its stream's reader."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from radixlang.graph.nodes import Block, Ref
 
 
 class Inside:
-    """The program's own function: what it looks at is part of its graph, and runs at once."""
+    """The program's own function: its reads are recorded in the graph, and flush it."""
 
     def look(self, run: Run, block: Block, ref: Ref) -> Cell:
-        """The cell of a value, which the run goes for now."""
+        """The cell of a value; flushes the nodes up to it."""
         return run.look(block, ref)
 
     def boundary(self, run: Run, block: Block, reason: str) -> None:
-        """Record that the function looks at something here."""
+        """Record in the graph that the function looks at a value here."""
         run.boundary(block, reason)
 
     def await_program(self, run: Run) -> None:
-        """Nothing: the function itself asks, or has returned."""
+        """Do nothing: the function itself reads, or has returned."""
 
 
 class Outside:
-    """A reader on another thread. It only looks: when nodes are handed to the executor decides
-    what a turn opens with, so that is the program's to say."""
+    """A reader on another thread. It never flushes nodes to the executor: how a turn opens depends
+    on when they are flushed, so only the program may do that."""
 
     def look(self, run: Run, block: Block, ref: Ref) -> Cell:
-        """The cell of a value, whenever the program comes to it."""
+        """The cell of a value, which the program may not have reached yet."""
         return run.loop.cell(ref.block, ref.slot, ref.name)
 
     def boundary(self, run: Run, block: Block, reason: str) -> None:
-        """Nothing: what the reader looks at is no part of the program."""
+        """Do nothing: values that the reader looks at are no boundary of the program."""
 
     def await_program(self, run: Run) -> None:
         """Wait until the program's function has returned."""

@@ -1,4 +1,4 @@
-"""The state of a program: what its function appends to, reads from and forks."""
+"""The state of a program, to which its function appends, from which it reads, which it forks."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class State:
         self._reader = Reader(host, block, self._variables)
         self._role = role
         self._closed: str | None = None
-        self._refusal: str | None = None  # why nobody may append here at all
+        self._refusal: str | None = None  # why appending here is never allowed
         self._samples: tuple[str | None, ForkGroup] | None = None
         self._returned = Returned()
 
@@ -109,7 +109,7 @@ class State:
             append_items(self, as_expr(item).items)
         return self
 
-    if not TYPE_CHECKING:  # checkers know by themselves what a state has not
+    if not TYPE_CHECKING:  # type checkers report unknown attributes themselves
 
         def __add__(self, other: object) -> NoReturn:
             raise added_error(self._recorder.name)

@@ -31,7 +31,7 @@ def tree(run: Run, color: bool | None) -> str:
 
 
 def page(run: Run, path: str | os.PathLike[str] | None) -> str:
-    """The view of a run as one HTML page, also written to a file where there is a path."""
+    """The view of a run as one HTML page, also written to a file if there is a path."""
     from radixlang.views.page import run_to_page
 
     found = run_to_page(run)
@@ -48,14 +48,14 @@ def cell(run: Run) -> str:
 
 
 def live(run: Run, path: str | os.PathLike[str] | None, every_s: float) -> LiveView | None:
-    """A view of a run that grows as the run goes on."""
+    """A view of a run that is redrawn while the run goes on."""
     from radixlang.views.live import follow
 
     return follow(run, path, every_s)
 
 
 def line(reader: Reader) -> str:
-    """A state in one line: how it stands and what it holds by now; it waits for nothing."""
+    """A state in one line: its status and its values so far; waits for nothing."""
     host, block = reader.host, reader.block
     place = f", branch {list(block.path)}" if block.path else ""
     if not isinstance(host, Run):

@@ -1,7 +1,7 @@
-"""The state of a program as the reader of its stream sees it, from another thread.
+"""The state of a program for the reader of its stream, on another thread.
 
-The program's own thread appends; the reader only looks, and waits for what that thread has not
-come to yet.
+The program's own thread appends; the reader only reads, and waits for values that the program has
+not reached yet.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from radixlang.state.variables import Variables
 
 
 class StreamVariables:
-    """Variables of a program that goes on: looking one up waits until it is bound."""
+    """Variables of a running program: looking one up waits until it is bound."""
 
     def __init__(self, run: Run, source: Variables) -> None:
         self._run = run

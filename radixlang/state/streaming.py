@@ -1,4 +1,4 @@
-"""Reading a run as it goes: pieces of one variable, of the text, or of everything."""
+"""Reading a run while it goes on: pieces of one variable, of the text, or of everything."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ProgramStream:
         self._run = run
         self._state = state
         self._num_open = 0  # iterators that have begun and have not ended
-        self._is_shared = False  # somebody has the state, and may read it without this object
+        self._is_shared = False  # the state was handed out, and may be read without this object
 
     @property
     def state(self) -> State:
@@ -61,7 +61,7 @@ class ProgramStream:
 
     def __del__(self) -> None:
         if not self._is_shared and not self._run.finished:
-            # On another thread: garbage may be collected wherever this one holds a lock.
+            # On another thread, because this one may hold a lock when garbage is collected.
             deadlines.after(0, self._run.cancel)
 
     def __reduce__(self) -> NoReturn:
@@ -90,7 +90,7 @@ class ProgramStream:
         return self._aread(self._variable_steps(name))
 
     def cancel(self) -> None:
-        """End the program and free what only it holds; nothing where it has ended."""
+        """End the program and free the memory that only it holds; nothing if it has ended."""
         if not self._run.finished:
             self._run.cancel()
 
@@ -156,7 +156,7 @@ class ProgramStream:
         """Pieces of a cell after a broken character; returns the one at its end, if any."""
         run = self._run
         steps: Iterator[Any] = cell_steps(run, run.blocks[cell.block], cell)
-        if broken:  # what completes it is known at the end only
+        if broken:  # the rest of the character is known only at the end
             yield lambda: cell.done
             run.outcome(run.blocks[cell.block], cell)
             steps = iter((broken[: len(broken) - num_completed(cell)] + cell.text,))

@@ -1,4 +1,4 @@
-"""Tracing: a program runs without a model, and what it would ask for becomes a graph."""
+"""Tracing: a program runs without a model, and its requests are recorded as a graph."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Tracer:
         self.recorder.record(block, node)
 
     def read(self, ref: Ref) -> Placeholder:
-        """A stand-in for the value."""
+        """A placeholder for the value."""
         return Placeholder(self.recorder, ref)
 
 
-Host: TypeAlias = Run | Tracer  # what a state records into and reads from
+Host: TypeAlias = Run | Tracer  # records a state's nodes and provides its values
 
 
 def is_boundary(error: BaseException) -> bool:

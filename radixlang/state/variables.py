@@ -1,4 +1,4 @@
-"""Variables of a state: its own, and those its ancestors had bound when it was forked."""
+"""Variables of a state: its own, and those that its ancestors had bound when it was forked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Outer = tuple[Names, "Outer | None"]
 
 
 def unknown_variable(name: str, names: list[str], where: str) -> UnknownVariableError:
-    """The error of a name that is not bound, with the nearest one that is."""
+    """The error of a name that is not bound, with the nearest bound one."""
     close = nearest(name, names)
     hint = f"did you mean {close!r}? " if close else ""
     known = ", ".join(map(repr, names)) or "none yet"
@@ -27,7 +27,7 @@ def unknown_variable(name: str, names: list[str], where: str) -> UnknownVariable
 
 
 class Variables:
-    """Names and what they are bound to. A fork freezes them into a layer that its branches see."""
+    """Names and their values. A fork freezes them into a layer that its branches see."""
 
     __slots__ = ("_birth", "_host", "_names", "_outer")
 
@@ -65,7 +65,7 @@ class Variables:
         return found if isinstance(found, Ref) else getattr(found, "ref", None)
 
     def freeze(self) -> Outer | None:
-        """Names as they are now, for a child to see; later bindings of ours stay ours."""
+        """The current names, for a child to see; this branch's later ones stay its own."""
         if self._names:
             self._outer = (self._names, self._outer)
             self._names = None
