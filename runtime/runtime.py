@@ -311,7 +311,7 @@ class Runtime:
         return f"Runtime({self.model_name!r}, {self._loaded.model.device})"
 
 
-def _shape(loaded: LoadedModel) -> dict[str, Any]:
+def _shape(loaded: LoadedModel) -> dict[str, object]:
     """The properties that two sets of weights must share."""
     config = loaded.config
     names = ("family", "num_layers", "num_kv_heads", "head_dim", "vocab_size", "context_length",

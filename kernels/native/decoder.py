@@ -212,7 +212,7 @@ class NativeDecoder:
         options: AttentionOptions,
         after_embed: Rotation | None = None,
     ) -> None:
-        self._kept: list[Any] = [layers, head]  # what the structures point to
+        self._kept: list[object] = [layers, head]  # what the structures point to
         self._model = _Model(
             shape=shape,
             num_layers=len(layers),

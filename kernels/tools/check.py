@@ -16,7 +16,6 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from radixlang.kernels.tools.compiled import Report, compile_variant
 from radixlang.kernels.tools.variants import TARGETS, Variant, shipped
@@ -24,6 +23,8 @@ from radixlang.kernels.tools.variants import TARGETS, Variant, shipped
 TABLE = Path(__file__).with_name("compiled_table.json")
 MAX_REGISTERS = 248
 SLACK = 8  # registers a compiler may move by without that being news
+Fields = dict[str, int | str]  # of a Report
+Table = dict[str, Fields]  # by the names of variants
 
 
 def gates(variant: Variant, target: str, report: Report) -> list[str]:
@@ -48,7 +49,7 @@ def gates(variant: Variant, target: str, report: Report) -> list[str]:
     return wrong
 
 
-def regressions(report: Report, known: dict[str, Any] | None) -> list[str]:
+def regressions(report: Report, known: Fields | None) -> list[str]:
     """How a variant is worse than the table; a variant the table lacks is one too."""
     if known is None:
         return ["is not in the table; run with --update"]
@@ -62,9 +63,9 @@ def regressions(report: Report, known: dict[str, Any] | None) -> list[str]:
     return wrong
 
 
-def load_table() -> dict[str, dict[str, Any]]:
+def load_table() -> Table:
     """The committed table: name to the fields of a report."""
-    table: dict[str, dict[str, Any]] = json.loads(TABLE.read_text())["variants"]
+    table: Table = json.loads(TABLE.read_text())["variants"]
     return table
 
 
@@ -104,7 +105,7 @@ def _print(name: str, report: Report, wrong: list[str]) -> None:
     )
 
 
-def _write(variants: dict[str, dict[str, Any]]) -> None:
+def _write(variants: Table) -> None:
     import triton
 
     content = {"triton": triton.__version__, "variants": dict(sorted(variants.items()))}

@@ -44,7 +44,7 @@ class Report:
     async_copies: int
     narrow_offsets: int  # tensors of addresses made from 32-bit offsets, outside int32 data
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, int | str]:
         """Plain values, for the committed table."""
         return asdict(self)
 

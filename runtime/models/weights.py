@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
@@ -91,7 +91,9 @@ class StateDictWeights:
     pairs_side_by_side = False
     norm_offset_folded = False
 
-    def __init__(self, tensors: Mapping[str, Any], origin: str, *, post_norms: bool) -> None:
+    def __init__(
+        self, tensors: Mapping[str, torch.Tensor], origin: str, *, post_norms: bool
+    ) -> None:
         self._tensors = tensors
         self.origin = origin
         self._post_norms = post_norms
@@ -109,8 +111,7 @@ class StateDictWeights:
                 f"{self.origin}: tensor {wanted!r} is missing; the checkpoint is incomplete or "
                 "its config.json describes another model. Download it again"
             )
-        tensor: torch.Tensor = self._tensors[found]
-        return tensor.detach()
+        return self._tensors[found].detach()
 
     def lookup(self, name: str) -> None:
         """None: these weights are floating-point tables."""
@@ -132,7 +133,7 @@ def _prefixes(names: Iterable[str]) -> list[tuple[str, str]]:
     return known
 
 
-class SafetensorsFiles(Mapping[str, Any]):
+class SafetensorsFiles(Mapping[str, torch.Tensor]):
     """All tensors of a folder's safetensors files, read from disk when asked for."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -145,7 +146,7 @@ class SafetensorsFiles(Mapping[str, Any]):
         tensor: torch.Tensor = self._handles[name].get_tensor(name)
         return tensor
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._handles)
 
     def __len__(self) -> int:

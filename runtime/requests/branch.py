@@ -11,10 +11,10 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from radixlang.runtime.cache.lease import Lease
 from radixlang.runtime.cache.radix_tree import Namespace
 from radixlang.runtime.scheduling.sequence import TokenIds
 from radixlang.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from radixlang.runtime.constraints.matcher import CompiledConstraint
 
 NO_TOKENS: TokenIds = np.empty(0, np.int32)
 Piece = str | tuple[int, ...]
@@ -43,7 +46,7 @@ class Generate:
     """Run a generation."""
 
     params: SamplingParams
-    constraint: Any | None
+    constraint: CompiledConstraint | None
     generation: Generation
     deadline_s: float | None
 
@@ -190,7 +193,7 @@ class EngineBranch:
     def generate(
         self,
         params: SamplingParams,
-        constraint: Any | None = None,
+        constraint: CompiledConstraint | None = None,
         *,
         timeout_s: float | None = None,
     ) -> Generation:
@@ -296,7 +299,7 @@ def _options(options: Sequence[str]) -> tuple[str, ...]:
     return texts
 
 
-def _piece(content: Any, num_token_ids: int) -> Piece:
+def _piece(content: object, num_token_ids: int) -> Piece:
     if isinstance(content, str):
         return content
     try:
@@ -315,8 +318,5 @@ def _piece(content: Any, num_token_ids: int) -> Piece:
     return tuple(ids.tolist())
 
 
-def _is_empty(content: Any) -> bool:
-    try:
-        return len(content) == 0
-    except TypeError:
-        return False
+def _is_empty(content: object) -> bool:
+    return isinstance(content, Sized) and len(content) == 0

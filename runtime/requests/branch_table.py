@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -38,6 +38,9 @@ from radixlang.runtime.text.option_tokens import option_runs
 from radixlang.runtime.text.stop_strings import TextTracker
 from radixlang.runtime.text.token_healing import Healer, Unstable
 from radixlang.runtime.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from radixlang.runtime.constraints.matcher import CompiledConstraint
 
 Later = Callable[[Callable[[], None]], None]
 
@@ -267,10 +270,10 @@ class Branches:
             )
 
 
-def _checked(constraint: Any | None) -> Any | None:
+def _checked(constraint: object) -> CompiledConstraint | None:
     """The compiled constraint; refuses anything else."""
     if constraint is not None and not hasattr(constraint, "matcher"):
         raise ParameterError(
             f"a constraint must come from compile_constraint, got {type(constraint).__name__}"
         )
-    return constraint
+    return cast("CompiledConstraint | None", constraint)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +71,7 @@ class GenerateJob(Job):
         *,
         seed: int,
         tracker: TextTracker,
-        constraint: Any | None = None,
+        constraint: CompiledConstraint | None = None,
         unstable: Unstable | None = None,
         drafter: Drafter | None = None,
         deadline_s: float | None = None,
@@ -170,7 +170,8 @@ class GenerateJob(Job):
     def look_ahead(self) -> None:
         """Fork a matcher for each token of the draft, which ends where the constraint ends."""
         self.ahead = []
-        here: Any = self.matcher
+        here = self.matcher
+        assert here is not None
         begun_s = time.thread_time()
         for token_id in self.sequence.draft.tolist():
             here = here.fork()
@@ -349,7 +350,8 @@ class GenerateJob(Job):
 
         No mask is computed here: that is done while the model's step runs.
         """
-        matcher: Any = self.matcher
+        matcher = self.matcher
+        assert matcher is not None
         while self.ended is None and not matcher.has_stopped:
             forced = matcher.forced_tokens()
             if not forced:

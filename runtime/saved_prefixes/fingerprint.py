@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import torch
 
 from radixlang.runtime.cache.radix_tree import Namespace
 from radixlang.runtime.models.config import ModelConfig
-from radixlang.runtime.models.model import LoadedModel
+from radixlang.runtime.models.model import CausalModel, LoadedModel
 from radixlang.runtime.process.openmp import leaves_no_team
 from radixlang.runtime.saved_prefixes.file_format import Fingerprint
+from radixlang.runtime.text.tokenizer import Tokenizer
 
 _SAMPLES = 4096  # values hashed of each tensor, in addition to its sum
 
@@ -45,12 +45,12 @@ _APART = {"name", "context_length", "bos_token_id", "eos_token_ids", "ropes", "k
           "logit_soft_cap", "tie_embeddings"}  # fmt: skip
 
 
-def _arithmetic(config: ModelConfig) -> dict[str, Any]:
+def _arithmetic(config: ModelConfig) -> dict[str, object]:
     """The settings that keys and values depend on; a new setting counts unless listed above."""
     return {name: value for name, value in asdict(config).items() if name not in _APART}
 
 
-def _weights_hash(model: Any) -> str:
+def _weights_hash(model: CausalModel) -> str:
     digest = hashlib.blake2b(digest_size=12)
     for label, tensor in _tensors(model, "", set()):
         digest.update(f"{label} {tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -61,7 +61,7 @@ def _weights_hash(model: Any) -> str:
     return digest.hexdigest()
 
 
-def _tensors(found: Any, label: str, seen: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(found: object, label: str, seen: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
     """Every plain tensor below an object, with the attributes and types that lead to it."""
     if id(found) in seen:
         return
@@ -82,12 +82,12 @@ def _tensors(found: Any, label: str, seen: set[int]) -> Iterator[tuple[str, torc
             yield from _tensors(inner, f"{label}.{name}:{type(inner).__name__}", seen)
 
 
-def _attributes(found: Any) -> list[str]:
+def _attributes(found: object) -> list[str]:
     slots = [name for kind in type(found).__mro__ for name in getattr(kind, "__slots__", ())]
     return sorted({*slots, *getattr(found, "__dict__", {})})
 
 
-def _tokenizer_hash(tokenizer: Any) -> str:
+def _tokenizer_hash(tokenizer: Tokenizer) -> str:
     digest = hashlib.blake2b(digest_size=12)
     for token_id in range(tokenizer.vocab_size):
         digest.update(tokenizer.token_bytes(token_id) + b"\0")

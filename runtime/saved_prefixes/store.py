@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +31,7 @@ class SavedPrefix:
     path: Path
     num_tokens: int
     num_bytes: int
-    fingerprint: dict[str, Any]
+    fingerprint: dict[str, object]
 
 
 def save_prefix(

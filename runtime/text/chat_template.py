@@ -8,7 +8,7 @@ everything else is the template's own output, character for character.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -39,7 +39,7 @@ class ChatTemplate:
         ParameterError: the source is not a valid template.
     """
 
-    def __init__(self, source: str, variables: dict[str, Any]) -> None:
+    def __init__(self, source: str, variables: Mapping[str, object]) -> None:
         self._template = _compile(source)
         self._variables = variables
         self._hidden = self._find_hidden()
@@ -180,6 +180,6 @@ def _raise(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
-def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+def _to_json(value: object, ensure_ascii: bool = False, **options: Any) -> str:
     """The filter tojson without the HTML escapes of Jinja's own."""
     return json.dumps(value, ensure_ascii=ensure_ascii, **options)

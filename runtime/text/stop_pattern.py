@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from radixlang.errors import ConstraintError, ParameterError, UnsupportedConstraintError
 from radixlang.runtime.constraints.grammar.assertion_tree import tree_of
@@ -48,7 +47,7 @@ class StopPattern:
         self._before = self._automaton.before
         self._num_chars = 0
         self._may_begin = True
-        self._moves: dict[tuple[Any, ...], _Move] = {}
+        self._moves: dict[tuple[object, ...], _Move] = {}
 
     def read(self, text: str, *, may_begin: bool = True) -> None:
         """Read the next piece of the text.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -35,7 +35,7 @@ class TokenizerConfig:
     adds_bos: bool = False
     eos_token_ids: tuple[int, ...] = ()
     chat_template: str | None = None
-    template_variables: dict[str, Any] = field(default_factory=dict)
+    template_variables: Mapping[str, object] = field(default_factory=dict)
 
 
 class Tokenizer:

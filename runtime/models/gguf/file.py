@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from radixlang.errors import ModelFormatError
 
@@ -77,7 +78,7 @@ class GgufFile:
         self._read_metadata(num_keys)
         self._read_tensor_table(num_tensors)
 
-    def data(self, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def data(self, name: str) -> NDArray[np.uint8]:
         """Raw blocks of a tensor [num_bytes], mapped from disk; do not write to them."""
         info = self.tensors[name]
         return np.frombuffer(self._view, np.uint8, info.num_bytes, info.offset)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
@@ -137,7 +136,7 @@ def _byte_level(file: GgufFile, tokens: list[str]) -> Tokenizer:
     return tokenizer
 
 
-def _pre_tokenizer(file: GgufFile) -> Any:
+def _pre_tokenizer(file: GgufFile) -> pre_tokenizers.PreTokenizer:
     name = file.metadata.get("tokenizer.ggml.pre", "default")
     if name in _SPLITS:
         split = pre_tokenizers.Split(Regex(_SPLITS[name]), behavior="isolated")
@@ -184,7 +183,11 @@ def _set_spaces(tokenizer: Tokenizer, spaces: str) -> None:
         )
     else:
         tokenizer.normalizer = replace
-    parts: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    parts: list[decoders.Decoder] = [
+        decoders.Replace(_SPACE, " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+    ]
     strip = [decoders.Strip(content=" ", left=1, right=0)] if spaces != "literal" else []
     tokenizer.decoder = decoders.Sequence(parts + strip)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from radixlang.errors import ModelFormatError
 from radixlang.runtime.models.families import BY_GGUF
@@ -99,7 +99,7 @@ def gguf_name(name: str) -> str:
     return f"blk.{index}.{_PARTS[part]}.{kind}"
 
 
-def dequantize(raw: np.ndarray[Any, np.dtype[np.uint8]], type_id: int) -> torch.Tensor:
+def dequantize(raw: NDArray[np.uint8], type_id: int) -> torch.Tensor:
     """Values [num_elements] in float32 of raw blocks [num_bytes].
 
     The four block types of most small models are unpacked here, equal bit for bit to the `gguf`
@@ -147,7 +147,7 @@ def _fifth_bits(packed: torch.Tensor) -> torch.Tensor:
     return (bits & 1).view(packed.shape[0], -1).float().mul_(16.0)
 
 
-def _dequantize_elsewhere(raw: np.ndarray[Any, np.dtype[np.uint8]], type_id: int) -> torch.Tensor:
+def _dequantize_elsewhere(raw: NDArray[np.uint8], type_id: int) -> torch.Tensor:
     import gguf
 
     name, elements, num_block_bytes = BLOCK_TYPES[type_id]
