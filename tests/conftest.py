@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from radixlang.cache_dir import home
+
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -146,6 +148,8 @@ def kept_for_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     with pytest.MonkeyPatch.context() as patch:
         if "RADIXLANG_WEIGHTS" not in os.environ:
             patch.setenv("RADIXLANG_WEIGHTS", str(folder))
+        if "RADIXLANG_NATIVE" not in os.environ:  # tests with a home of their own build it once
+            patch.setenv("RADIXLANG_NATIVE", str(home() / "native"))
         yield
     shutil.rmtree(folder, ignore_errors=True)
 
