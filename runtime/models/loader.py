@@ -314,6 +314,6 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ModelFormatError(f"{path}: not valid JSON ({error}). Download it again") from error
     if not isinstance(value, dict):
-        raise ModelFormatError(f"{path}: holds a {type(value).__name__} where an object "
-                               "belongs. Download it again")  # fmt: skip
+        kind = type(value).__name__
+        raise ModelFormatError(f"{path}: holds a {kind} where an object belongs. Download it again")
     return value

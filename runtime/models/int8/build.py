@@ -51,9 +51,10 @@ def build_int8_decoder(
     Raises:
         ModelFormatError: a tensor is missing or has another shape than the configuration says.
     """
-    warn_once_in_silence()
     if not suits(config):
         library = None
+    if library is None:
+        warn_once_in_silence()
     folder = _Folder(config, source, store or RowStore(None), library)
     (embed, head), layers = in_threads(folder.outer, folder.layer, config.num_layers)
     shape = folder.shape(layers[0])

@@ -178,7 +178,7 @@ def _cut(heads: Heads, num_tokens: int) -> Heads:
 
 
 def _padded(rows: Tensor) -> Tensor:
-    """As many rows as products like, the last of them zeros; contiguous, as compiled ops ask."""
+    """As many rows as products like, the last of them zeros; contiguous."""
     num_padding = whole_tiles(len(rows)) - len(rows)
     if not num_padding:
         return rows.contiguous()

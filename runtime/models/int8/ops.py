@@ -85,20 +85,13 @@ class Int8Ops:
     activated: Callable[[Tensor, Tensor, Tensor | None], Quantized]
 
 
-def rotate_pairs(heads: Tensor, rotations: Tensor) -> Tensor:
-    """Rotate heads by their positions, rotations [n, 1, head_dim / 2, 2]."""
-    return rotary.rotate(heads, torch.view_as_complex(rotations))
-
-
-def plain_ops(
-    shape: OpsShape, rotate: Callable[[Tensor, Tensor], Tensor] = rotate_pairs
-) -> Int8Ops:
-    """The ops in plain torch; `rotate` is `rotate_pairs` or another that does the same."""
+def plain_ops(shape: OpsShape) -> Int8Ops:
+    """The ops in plain torch."""
     read = partial(read_stream, shape.norm_eps, shape.stream_block)
     return Int8Ops(
         shape=shape,
         read=read,
-        heads=partial(split_heads, shape, rotate),
+        heads=partial(split_heads, shape),
         attended=lambda out: quantize(out.reshape(out.shape[0], -1)),
         merged=merge_partials,
         add_read=partial(add_and_read, shape.norm_eps, read),
@@ -123,7 +116,6 @@ def read_stream(eps: float, block: int, stream: Tensor, gain: Tensor | None) -> 
 
 def split_heads(
     shape: OpsShape,
-    rotate: Callable[[Tensor, Tensor], Tensor],
     product: Tensor,
     scale: Tensor,
     rotations: Tensor,
@@ -140,7 +132,7 @@ def split_heads(
     qk = qk.view(qk.shape[0], -1, shape.head_dim)
     if gain is not None:
         qk = F.rms_norm(qk, (shape.head_dim,), None, shape.norm_eps) * gain
-    qk = rotate(qk, rotations)
+    qk = rotary.rotate(qk, torch.view_as_complex(rotations))
     kv_dtype = getattr(torch, shape.kv_dtype)
     q, k = qk[:, : shape.num_heads], qk[:, shape.num_heads :]
     v = v.view(v.shape[0], -1, shape.head_dim)
