@@ -11,15 +11,17 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import index
 from queue import SimpleQueue
 from threading import RLock
-from typing import Any, Literal, NoReturn, Protocol, runtime_checkable
+from typing import Any, Literal, NoReturn, Protocol, TypeAlias, runtime_checkable
 
 from radixlang.errors import CancelledError, ParameterError, refuse_pickling
 from radixlang.reply import Reply, guarded
 from radixlang.sampling_params import SamplingParams
 
 FinishReason = Literal["eos", "stop", "length", "constraint", "stopped"]
+Option: TypeAlias = "str | Sequence[int]"  # text or token ids
 
 
 class Markup(str):
@@ -117,8 +119,9 @@ class OptionScore:
     """Log-probabilities of one option's tokens under the branch's prompt.
 
     `is_greedy[i]` tells whether token i was the model's most likely one at its position. If an
-    option merges with the end of the prompt into other tokens, the scored tokens start before the
-    option, at the last boundary that prompt and options share.
+    option of text merges with the end of the prompt into other tokens, the scored tokens start
+    before the option, at the last boundary that prompt and options share. Token ids are scored as
+    given, directly after the prompt; `text` is then the text of these tokens.
     """
 
     text: str
@@ -248,6 +251,37 @@ class Generation(Reply[Completion]):
             guarded(partial(reader, delta))
 
 
+def checked_options(options: Sequence[Option]) -> tuple[str, ...] | tuple[tuple[int, ...], ...]:
+    """The options of a scoring: all text, or all token ids.
+
+    Raises:
+        ParameterError: there is none, one is neither, or both kinds are mixed.
+    """
+    if isinstance(options, str):
+        raise ParameterError(f"score needs a list of options, got the text {options!r}")
+    given = tuple(options)
+    if not given:
+        raise ParameterError("score needs at least one option, got none")
+    texts = tuple(option for option in given if isinstance(option, str))
+    if len(texts) == len(given):
+        return texts
+    if texts:
+        raise ParameterError(
+            "options are either all text or all token ids, got both: a text may change the token "
+            "before it, and token ids are scored as they are. Score them in two calls"
+        )
+    return tuple(_token_ids(option) for option in given if not isinstance(option, str))
+
+
+def _token_ids(option: Sequence[int]) -> tuple[int, ...]:
+    try:
+        if not isinstance(option, bytes):
+            return tuple(index(token_id) for token_id in option)
+    except TypeError:
+        pass
+    raise ParameterError(f"options must be text or lists of token ids, got {option!r:.80}")
+
+
 def check_next_in(next_in: Any) -> int | None:
     """The argument of Branch.expect; raises a ParameterError unless it is None or at least 1."""
     if next_in is None or (type(next_in) is int and next_in >= 1):
@@ -272,8 +306,15 @@ class Branch(Protocol):
         """Queue a generation; its tokens are appended to the branch."""
         ...
 
-    def score(self, options: Sequence[str]) -> Reply[list[OptionScore]]:
-        """Queue the scoring of options after the prompt so far; the branch itself is unchanged."""
+    def score(self, options: Sequence[Option]) -> Reply[list[OptionScore]]:
+        """Queue the scoring of options after the prompt so far; the branch itself is unchanged.
+
+        Options are all text or all token ids. Their shared beginnings are computed once, and the
+        last token of an option is not computed at all.
+
+        Raises:
+            ParameterError: there is no option, or text and token ids are mixed.
+        """
         ...
 
     def fork(self, n: int) -> Sequence[Branch]:

@@ -29,7 +29,7 @@ from radixlang.graph.nodes import (
     relinked,
 )
 from radixlang.graph.token_bounds import most_tokens
-from radixlang.protocol import Completion, Message, OptionScore, Usage
+from radixlang.protocol import Completion, Message, Option, OptionScore, Usage
 from radixlang.sampling_params import SamplingParams
 from radixlang.testing import FakeBackend
 from radixlang.testing.fake_branch import Plan
@@ -161,16 +161,16 @@ class DryBackend(FakeBackend):
         return Completion(" word" * length, ids, "length")
 
     def score_options(
-        self, namespace: str, prompt: list[int], options: Sequence[str]
+        self, namespace: str, prompt: list[int], options: Sequence[Option]
     ) -> list[OptionScore]:
         """The measured option, or the longest, which is the most a select can cost."""
         self._trie(namespace).insert(prompt)
         chosen = {cell.choice.text for cell in self._cells.values() if cell.choice is not None}
         found = []
         for option in options:
-            ids = tuple(self.codec.encode_run([option], at_start=False))
-            best = option in chosen if chosen else len(ids)
-            found.append(OptionScore(option, ids, (float(best),) * max(1, len(ids))))
+            text, ids = self.text_and_ids(option)
+            best = text in chosen if chosen else len(ids)
+            found.append(OptionScore(text, ids, (float(best),) * max(1, len(ids))))
         return found
 
     def explanation(self, graph: Graph, tokenizer: Any) -> Explanation:

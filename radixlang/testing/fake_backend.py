@@ -36,6 +36,7 @@ from radixlang.protocol import (
     Delta,
     FinishReason,
     Message,
+    Option,
     OptionScore,
     Usage,
 )
@@ -285,7 +286,7 @@ class FakeBackend:
         )
 
     def score_options(
-        self, namespace: str, prompt: list[int], options: Sequence[str]
+        self, namespace: str, prompt: list[int], options: Sequence[Option]
     ) -> list[OptionScore]:
         """Log-probabilities by the script."""
         self._check_length(len(prompt))
@@ -356,8 +357,14 @@ class FakeBackend:
         pieces = [text[at : at + self._piece] for at in range(0, len(text), self._piece)]
         return [Delta(p, tuple(self.codec.encode_run([p], at_start=False))) for p in pieces]
 
-    def _score_option(self, prompt: str, option: str, wanted: str) -> OptionScore:
-        ids = tuple(self.codec.encode_run([option], at_start=False))
+    def text_and_ids(self, option: Option) -> tuple[str, tuple[int, ...]]:
+        """An option as text and as token ids."""
+        if isinstance(option, str):
+            return option, tuple(self.codec.encode_run([option], at_start=False))
+        return self.codec.decode(option), tuple(option)
+
+    def _score_option(self, prompt: str, given_option: Option, wanted: str) -> OptionScore:
+        option, ids = self.text_and_ids(given_option)
         if self._scores is not None:
             given = self._scores
             each = given(prompt, option) if callable(given) else given[option]

@@ -16,9 +16,11 @@ from radixlang.protocol import (
     Completion,
     Delta,
     Generation,
+    Option,
     OptionScore,
     TokenLogprob,
     check_next_in,
+    checked_options,
 )
 from radixlang.reply import Reply
 from radixlang.sampling_params import SamplingParams
@@ -71,10 +73,10 @@ class FakeBranch:
         self._post(partial(self._generate, params, constraint, generation), generation)
         return generation
 
-    def score(self, options: Sequence[str]) -> Reply[list[OptionScore]]:
+    def score(self, options: Sequence[Option]) -> Reply[list[OptionScore]]:
         """Queue the scoring of options by the script."""
         future = Reply[list[OptionScore]]()
-        self._post(partial(self._score, tuple(options), future), future)
+        self._post(partial(self._score, checked_options(options), future), future)
         return future
 
     def fork(self, n: int) -> list[Branch]:
@@ -178,7 +180,7 @@ class FakeBranch:
             link = link.parent
         return [token for chunk in reversed(chunks) for token in chunk]
 
-    def _score(self, options: tuple[str, ...], future: Future[list[OptionScore]]) -> None:
+    def _score(self, options: Sequence[Option], future: Future[list[OptionScore]]) -> None:
         error = self.error or self._closed_error()
         try:
             if error is not None:

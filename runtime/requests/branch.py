@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from radixlang.errors import ParameterError, StateClosedError
-from radixlang.protocol import Generation, OptionScore, check_next_in
+from radixlang.protocol import (
+    Generation,
+    Option,
+    OptionScore,
+    check_next_in,
+    checked_options,
+)
 from radixlang.reply import Reply
 from radixlang.runtime.cache.lease import Lease
 from radixlang.runtime.cache.radix_tree import Namespace
@@ -55,7 +61,7 @@ class Generate:
 class Score:
     """Score options."""
 
-    options: tuple[str, ...]
+    options: tuple[str, ...] | tuple[tuple[int, ...], ...]
     future: Future[list[OptionScore]]
     deadline_s: float | None
 
@@ -209,13 +215,16 @@ class EngineBranch:
         return generation
 
     def score(
-        self, options: Sequence[str], *, timeout_s: float | None = None
+        self, options: Sequence[Option], *, timeout_s: float | None = None
     ) -> Reply[list[OptionScore]]:
-        """Queue the scoring of options after the prompt so far."""
-        texts = _options(options)
+        """Queue the scoring of options, text or token ids, after the prompt so far."""
+        given = checked_options(options)
+        for option in given:
+            if not isinstance(option, str):
+                _check_ids(option, self._runtime.num_token_ids)
         core, state = self._runtime.core, self._state
         future = Scoring(lambda: core.post_cancel_job(state, future))
-        self._post(Score(texts, future, _deadline(timeout_s)))
+        self._post(Score(given, future, _deadline(timeout_s)))
         return future
 
     def fork(self, n: int) -> list[EngineBranch]:
@@ -287,18 +296,6 @@ def _deadline(timeout_s: float | None) -> float | None:
     return time.monotonic() + timeout_s
 
 
-def _options(options: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(options, str):
-        raise ParameterError(f"score needs a list of options, got the text {options!r}")
-    texts = tuple(options)
-    if not texts:
-        raise ParameterError("score needs at least one option, got none")
-    for text in texts:
-        if not isinstance(text, str):
-            raise ParameterError(f"options must be text, got {text!r}")
-    return texts
-
-
 def _piece(content: object, num_token_ids: int) -> Piece:
     if isinstance(content, str):
         return content
@@ -310,12 +307,20 @@ def _piece(content: object, num_token_ids: int) -> Piece:
         return ()
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise ParameterError(f"a branch is extended by text or token ids, got {content!r:.80}")
-    if ids.min() < 0 or ids.max() >= num_token_ids:
-        wrong = int(ids.min() if ids.min() < 0 else ids.max())
+    token_ids = tuple(ids.tolist())
+    _check_ids(token_ids, num_token_ids)
+    return token_ids
+
+
+def _check_ids(token_ids: tuple[int, ...], num_token_ids: int) -> None:
+    if not token_ids:
+        return
+    lowest, highest = min(token_ids), max(token_ids)
+    if lowest < 0 or highest >= num_token_ids:
+        wrong = lowest if lowest < 0 else highest
         raise ParameterError(
             f"token id {wrong} is not in this model's vocabulary of {num_token_ids}"
         )
-    return tuple(ids.tolist())
 
 
 def _is_empty(content: object) -> bool:

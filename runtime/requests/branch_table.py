@@ -221,7 +221,7 @@ class Branches:
 
     def _score(self, state: BranchState, operation: Score) -> ScoreJob:
         plain = state.run_ids(self.serving.tokenizer.encode_run)
-        runs = self._option_runs(state, operation.options)
+        texts, runs = self._options(state, plain, operation.options)
         shared = num_shared([plain, *runs])
         base = np.concatenate((state.fixed, np.array(plain[:shared], np.int32)))
         if not len(base):
@@ -229,16 +229,28 @@ class Branches:
                 "options cannot be scored after an empty prompt: there is nothing to predict the "
                 "first token from. Extend the branch with text first"
             )
-        self._check_length(len(state.fixed) + max(map(len, runs)), ahead=0)
-        options = [
-            (text, tuple(run[shared:])) for text, run in zip(operation.options, runs, strict=True)
-        ]
+        num_computed = max(len(plain), max(map(len, runs)) - 1)  # not the last token of an option
+        self._check_length(len(state.fixed) + num_computed, ahead=0)
+        options = [(text, tuple(run[shared:])) for text, run in zip(texts, runs, strict=True)]
         job = ScoreJob(state, operation.future, base, options, operation.deadline_s)
         job.begin()
         return job
 
+    def _options(
+        self,
+        state: BranchState,
+        plain: list[int],
+        options: tuple[str, ...] | tuple[tuple[int, ...], ...],
+    ) -> tuple[list[str], list[list[int]]]:
+        """The options' texts, and the token ids of the run followed by each option."""
+        texts = [option for option in options if isinstance(option, str)]
+        if texts:
+            return texts, self._option_runs(state, tuple(texts))
+        exact = [option for option in options if not isinstance(option, str)]
+        return list(map(self.serving.tokenizer.decode, exact)), [[*plain, *ids] for ids in exact]
+
     def _option_runs(self, state: BranchState, options: tuple[str, ...]) -> list[list[int]]:
-        """Token ids of the run followed by each option."""
+        """Token ids of the run followed by each option of text."""
         encode = self.serving.tokenizer.encode_run
         texts = [piece for piece in state.run if isinstance(piece, str)]
         if len(texts) < len(state.run):  # token ids among the pieces

@@ -184,6 +184,29 @@ def test_score_leaves_the_branch_as_it_was(backend: Any, branch: Any) -> None:
     assert branch.tokens().result(TIMEOUT) == before
 
 
+def test_token_ids_are_scored_as_they_are(backend: Any, branch: Any) -> None:
+    branch.extend("The capital of France is")
+    before = branch.tokens().result(TIMEOUT)
+    options = [backend.encode(" Paris"), backend.encode(" Pa") + backend.encode("ris"), []]
+    scores = branch.score(options).result(TIMEOUT)
+    assert [list(score.token_ids) for score in scores] == options
+    assert [score.text for score in scores] == [" Paris", " Paris", ""]
+    assert [len(score.logprobs) for score in scores] == [len(option) for option in options]
+    assert all(len(score.is_greedy) == len(score.token_ids) for score in scores)
+    assert scores[2].total == 0.0
+    assert branch.tokens().result(TIMEOUT) == before
+
+
+def test_text_and_token_ids_are_not_scored_together(backend: Any, branch: Any) -> None:
+    branch.extend("The capital of France is")
+    with pytest.raises(ParameterError, match="all text or all token ids"):
+        branch.score([" Paris", backend.encode(" Rome")])
+    for wrong in ([], [1], [b" Paris"], [[1.5]], "Paris"):
+        with pytest.raises(ParameterError):
+            branch.score(wrong)
+    assert len(branch.score([" Paris"]).result(TIMEOUT)) == 1
+
+
 def test_stop_string_is_not_part_of_the_text(backend: Any, branch: Any) -> None:
     branch.extend("Say something")
     whole = branch.generate(GREEDY).result(TIMEOUT).text

@@ -279,6 +279,64 @@ def test_ten_thousand_options_are_scored(make_runtime: MakeRuntime) -> None:
     branch.release()
 
 
+def test_token_ids_score_as_one_forward_pass_says(make_runtime: MakeRuntime) -> None:
+    runtime = make_runtime()
+    branch = runtime.new_branch()
+    base, options = prompt_ids(12, 30), [prompt_ids(3, 9), [*prompt_ids(3, 9)[:5], 7, 8], []]
+    branch.extend(base)
+    runtime.reset_stats()
+    scores = branch.score(options).result(TIMEOUT)
+    unique = trie_size([option[:-1] for option in options])
+    assert runtime.stats().num_computed_tokens == len(base) + unique
+    for score, option in zip(scores, options, strict=True):
+        expected = reference_logprobs(runtime, base + option)[len(base) - 1 :]
+        known = np.isfinite(expected)
+        np.testing.assert_allclose(np.array(score.logprobs)[known], np.array(expected)[known],
+                                   atol=1e-5)  # fmt: skip
+    branch.release()
+
+
+def test_cached_tokens_change_no_score(make_runtime: MakeRuntime) -> None:
+    """Scoring a text from its first token on finds it in the cache and needs its logits still."""
+    runtime = make_runtime()
+    tokens = prompt_ids(4, 40)
+    found = []
+    for _ in range(2):
+        branch = runtime.new_branch()
+        branch.extend(tokens[:1])
+        found.append(branch.score([tokens[1:]]).result(TIMEOUT)[0])
+        branch.release()
+        whole = runtime.new_branch()  # now all of it is cached
+        whole.extend(tokens)
+        whole.generate(SamplingParams(max_tokens=1, heal=False)).result(TIMEOUT)
+        whole.release()
+    assert found[0] == found[1]
+    assert len(found[1].logprobs) == 39
+
+
+def test_the_last_token_of_an_option_needs_no_room(
+    make_runtime: MakeRuntime, tiny_model: Any
+) -> None:
+    config = replace(tiny_model.config, context_length=16)
+    runtime = make_runtime(replace(tiny_model, config=config))
+    branch = runtime.new_branch()
+    branch.extend(prompt_ids(5, 10))
+    assert len(branch.score([prompt_ids(6, 7)]).result(TIMEOUT)[0].logprobs) == 7
+    with pytest.raises(PromptTooLongError, match="17 tokens"):
+        branch.score([prompt_ids(6, 8)]).result(TIMEOUT)
+
+
+@pytest.mark.parametrize("wrong", [-1, 480, 1 << 40])
+def test_token_ids_outside_the_vocabulary_are_not_scored(
+    make_runtime: MakeRuntime, wrong: int
+) -> None:
+    branch = make_runtime().new_branch()
+    branch.extend("Once")
+    with pytest.raises(ParameterError, match=f"token id {wrong} is not in this model's"):
+        branch.score([[1, 2], [3, wrong]])
+    branch.release()
+
+
 def test_scoring_after_nothing_is_refused(make_runtime: MakeRuntime) -> None:
     branch = make_runtime().new_branch()
     with pytest.raises(ParameterError, match="empty prompt"):
