@@ -60,6 +60,7 @@ class Runtime:
     ) -> None:
         self.config = config = RuntimeConfig.of(config, options)
         template = None if config.chat_template is None else template_text(config.chat_template)
+        self._owns_weights = not isinstance(model, LoadedModel)
         if not isinstance(model, LoadedModel):
             model = load_model(
                 model,
@@ -166,15 +167,24 @@ class Runtime:
         """Replace the weights by others of the same model, without stopping.
 
         Running requests keep their tokens; everything cached under the old weights is dropped, and
-        never read again.
+        never read again. On a GPU, weights that this runtime has loaded are overwritten where they
+        are, from a copy in the host's memory; a LoadedModel that was given takes the old one's
+        place instead, which is left as it is.
 
         Raises:
             ParameterError: the model differs in more than its weights.
         """
+        in_place = False
         if not isinstance(model, LoadedModel):
-            device = str(self._loaded.model.device)
+            in_place = self._owns_weights and not self.core.device.is_host
             config = self._loaded.config
-            model = load_model(model, device=device, dtype=config.dtype, kv_dtype=config.kv_dtype)
+            model = load_model(
+                model,
+                device="cpu" if in_place else str(self._loaded.model.device),
+                dtype=config.dtype,
+                quantization=self._loaded.quantization,
+                kv_dtype=config.kv_dtype,
+            )
         old, new = (_shape(each) for each in (self._loaded, model))
         for field, value in old.items():
             if new[field] != value:
@@ -182,9 +192,13 @@ class Runtime:
                     f"update_weights needs the same model: {field} is {new[field]!r}, not "
                     f"{value!r} as in the one that runs. Make a new Runtime for another model"
                 )
-        causal = model.model
+        held, causal = self._loaded.model, model.model
+        if in_place:
+            self.core.call(lambda: self.core.admin.update_weights(held, causal))
+            self._loaded = replace(model, model=held)
+            return
         self.core.call(lambda: self.core.admin.update_weights(causal))
-        self._loaded = model
+        self._loaded, self._owns_weights = model, False
 
     # ---- looking inside
 

@@ -37,6 +37,7 @@ class RuntimeConfig:
             token by token. By default 8 on a CPU and 0 on a GPU.
         cold_tokens: tokens that the 8-bit tier holds: nodes that are idle for cold_idle_s seconds,
             or would be evicted, move there. 0, the default, keeps all keys and values exact.
+        cuda_graphs: on a GPU, capture decode steps and replay them; False runs every step eagerly.
         max_pinned_tokens: cap on prebuilt prefixes; by default half of the pool.
         compaction: make hot paths contiguous now and then.
         debug: audit all invariants after every step.
@@ -63,6 +64,7 @@ class RuntimeConfig:
     draft_tokens: int | None = None
     cold_tokens: int = 0
     cold_idle_s: float = 60.0
+    cuda_graphs: bool = True
     max_pinned_tokens: int | None = None
     compaction: bool = True
     debug: bool = False
@@ -139,6 +141,7 @@ class RuntimeOptions(TypedDict, total=False):
     draft_tokens: int | None
     cold_tokens: int
     cold_idle_s: float
+    cuda_graphs: bool
     max_pinned_tokens: int | None
     compaction: bool
     debug: bool

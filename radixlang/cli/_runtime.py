@@ -35,6 +35,7 @@ def _runtime(args: argparse.Namespace, options: dict[str, Any]) -> Any:
         options["context_length"] = args.context
     if args.chat_template is not None:
         options["chat_template"] = args.chat_template
+    options["cuda_graphs"] = not args.no_cuda_graphs
     return Runtime(args.model, device=args.device or "auto", **options)
 
 

@@ -177,6 +177,7 @@ def _runtime(parser: argparse.ArgumentParser) -> Group:
     _take(group, "--model", "MODEL", "a folder, a GGUF file or a hub name; 'fake' makes up words, "
           "to try a program without a model")  # fmt: skip
     _take(group, "--device", "NAME", "cpu, cuda, cuda:1; a GPU if there is one")
+    _flag(group, "--no-cuda-graphs", "on a GPU, run every step eagerly")
     _take(group, "--context", "N", "most tokens of prompt and answer together", type=int)
     _take(group, "--chat-template", "FILE", "a Jinja file in place of the model's own template")
     return group

@@ -12,10 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from radixlang.errors import ParameterError
+from radixlang.errors import ParameterError, RuntimeClosedError
 from radixlang.kernels.layer_kv import LayerKV
 
 Slots = NDArray[np.int32]
+
+MAX_FLOATS = 2**22  # values in float32 at once while slots are quantised: 16 MiB, and as much again
 
 
 class KVCache:
@@ -45,23 +47,40 @@ class KVCache:
         self.device = torch.device(device)
         self.num_cold_slots = num_cold_slots
         self._pages: list[mmap.mmap] = []  # the memory of the exact planes, if it was mapped
-        self._layers = [self._new_layer() for _ in range(num_layers)]
+        self._num_layers = num_layers
+        self._memory: list[LayerKV] | None = [self._new_layer() for _ in range(num_layers)]
 
     def __getitem__(self, layer: int) -> LayerKV:
         return self._layers[layer]
 
     def __len__(self) -> int:
-        return len(self._layers)
+        return self._num_layers
+
+    @property
+    def _layers(self) -> list[LayerKV]:
+        if self._memory is None:
+            raise RuntimeClosedError("the runtime was closed, and its keys and values are freed")
+        return self._memory
+
+    @property
+    def is_freed(self) -> bool:
+        """True after `free`: nothing can be read or written."""
+        return self._memory is None
+
+    def free(self) -> None:
+        """Release the memory, whoever has this object; a later use is a RuntimeClosedError."""
+        self._memory = None
+        self._pages.clear()
 
     @property
     def bytes_per_token(self) -> int:
         """Keys and values of one token in all layers."""
-        return 2 * len(self._layers) * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+        return 2 * self._num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
 
     @property
     def cold_bytes_per_token(self) -> int:
         """The same in 8 bits, scales included."""
-        return 2 * len(self._layers) * self.num_kv_heads * (self.head_dim + 4)
+        return 2 * self._num_layers * self.num_kv_heads * (self.head_dim + 4)
 
     def move(self, source: Slots, target: Slots) -> None:
         """Copy slots; source and target may overlap, as all is read before anything is written."""
@@ -108,8 +127,16 @@ class KVCache:
             layer.v[index] = v
 
     def quantize(self, source: Slots, target: Slots) -> None:
-        """Store exact slots `source` in 8 bits at cold slots `target`, symmetric around 0."""
-        src, dst = self._index(source), self._index(target)
+        """Store exact slots `source` in 8 bits at cold slots `target`, symmetric around 0.
+
+        A part of the tokens at a time: a long node takes no more memory than a short one.
+        """
+        size = max(1, MAX_FLOATS // (self.num_kv_heads * self.head_dim))
+        for start in range(0, len(source), size):
+            part = slice(start, start + size)
+            self._quantize(self._index(source[part]), self._index(target[part]))
+
+    def _quantize(self, src: Tensor, dst: Tensor) -> None:
         for layer in self._layers:
             for exact, plane, scales in (
                 (layer.k, layer.k_int8, layer.k_scale),
@@ -156,9 +183,9 @@ class KVCache:
 
 def quantize_tokens(values: Tensor) -> tuple[Tensor, Tensor]:
     """[n, num_kv_heads, head_dim] as int8 of that shape and float32 scales [n, num_kv_heads]."""
-    scales = values.float().abs().amax(dim=-1) / 127
-    steps = values.float() / scales.clamp_min(torch.finfo(torch.float32).tiny).unsqueeze(-1)
-    return steps.round().to(torch.int8), scales
+    scales = values.abs().amax(dim=-1).float() / 127  # both exact in the values' own dtype
+    steps = values / scales.clamp_min(torch.finfo(torch.float32).tiny).unsqueeze(-1)
+    return steps.round_().to(torch.int8), scales
 
 
 def lazy_zeros(

@@ -17,4 +17,5 @@ __all__ = [
     "request_table",
     "self_audit",
     "step",
+    "step_memory",
 ]

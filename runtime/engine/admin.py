@@ -10,7 +10,7 @@ from radixlang.runtime.cache.radix_tree import Namespace
 from radixlang.runtime.engine.idle_tasks import Upkeep
 from radixlang.runtime.engine.model_runner import ModelRunner
 from radixlang.runtime.metrics.stats import Counters, RuntimeStats, StepProfile
-from radixlang.runtime.models.model import CausalModel
+from radixlang.runtime.models.model import CausalModel, overwrite_weights
 from radixlang.runtime.requests.branch_table import Branches
 from radixlang.runtime.requests.score_request import ScoreJob
 from radixlang.runtime.scheduling.kv_manager import Memory
@@ -96,12 +96,15 @@ class Admin:
         match = self._memory.tree.match(self._branches.current(namespace), tokens)
         return match.length if self._pins.pin(name, match.node) else 0
 
-    def update_weights(self, model: CausalModel) -> None:
-        """Replace the weights: keys and values of the old ones are never read again.
+    def update_weights(self, model: CausalModel, values: CausalModel | None = None) -> None:
+        """Replace the weights by another model's, or (`values`) overwrite this one's where they
+        are: keys and values of the old ones are never read again.
 
         Generations keep their tokens, and compute their keys and values again; scorings start
         again, since their numbers must all come from the same weights.
         """
+        if values is not None:
+            overwrite_weights(model, values)
         self._runner.model = model
         self._runner.forget_plan()
         self._memory.ends.clear()

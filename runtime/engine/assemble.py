@@ -12,10 +12,13 @@ from radixlang.runtime.engine.memory_budget import (
     draft_tokens_for,
     make_cache,
     max_batch_tokens_for,
+    max_logit_rows_for,
 )
 from radixlang.runtime.engine.model_runner import ModelRunner
+from radixlang.runtime.engine.step_memory import StepMemory, measure_step
 from radixlang.runtime.metrics.stats import Counters, StepProfile
 from radixlang.runtime.models.model import LoadedModel
+from radixlang.runtime.process.device import device_of
 from radixlang.runtime.requests.branch_table import Branches, Serving
 from radixlang.runtime.requests.next_use_hints import NextUses
 from radixlang.runtime.runtime_config import RuntimeConfig
@@ -27,17 +30,29 @@ from radixlang.runtime.scheduling.scheduler import Limits
 def build_engine(loaded: LoadedModel, config: RuntimeConfig) -> EngineCore:
     """An engine ready to run on its thread."""
     counters, profile = Counters(), StepProfile()
-    memory = _memory(loaded, config, counters)
-    runner = ModelRunner(loaded.model, memory, profile, deterministic=config.deterministic)
+    model, device = loaded.model, device_of(loaded.model.device)
+    max_tokens = config.max_batch_tokens or max_batch_tokens_for(model.device)
+    max_logit_rows = max_logit_rows_for(model.device, model.config.vocab_size)
+    step = measure_step(model, device, max_tokens, max_logit_rows)
+    memory = _memory(loaded, config, counters, step)
+    runner = ModelRunner(
+        model,
+        memory,
+        profile,
+        deterministic=config.deterministic,
+        cuda_graphs=config.cuda_graphs,
+    )
     seed = secrets.randbits(64) if config.seed is None else config.seed
-    num_slots, device = memory.pool.num_slots, loaded.model.device
+    num_slots = memory.pool.num_slots
     return EngineCore(
         memory,
         runner,
         Branches(_serving(loaded, config, num_slots), SeedSource(seed), NextUses(memory.tree)),
         counters,
         profile,
-        limits=Limits(config.max_batch_tokens or max_batch_tokens_for(device), config.max_running),
+        device=device,
+        limits=Limits(step.max_tokens, config.max_running),
+        max_logit_rows=max_logit_rows,
         order=config.order,
         max_pinned_tokens=config.max_pinned_tokens or num_slots // 2,
         compaction=config.compaction,
@@ -45,9 +60,11 @@ def build_engine(loaded: LoadedModel, config: RuntimeConfig) -> EngineCore:
     )
 
 
-def _memory(loaded: LoadedModel, config: RuntimeConfig, counters: Counters) -> Memory:
+def _memory(
+    loaded: LoadedModel, config: RuntimeConfig, counters: Counters, step: StepMemory
+) -> Memory:
     """The pool, the tree over it, and the tensors."""
-    cache = make_cache(loaded.config, loaded.model.device, config)
+    cache = make_cache(loaded.config, loaded.model.device, config, step_bytes=step.num_bytes)
     page_size, cold_tokens = config.page_size, config.cold_tokens
     pool = PagePool(cache.num_slots // page_size, page_size, track_holders=config.debug)
     cold_pool = PagePool(cold_tokens) if cold_tokens else None

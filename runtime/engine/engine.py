@@ -16,9 +16,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from queue import Empty
 from typing import Any
+
+import torch
 
 from radixlang.errors import (
     CancelledError,
@@ -40,6 +43,7 @@ from radixlang.runtime.engine.request_table import Requests
 from radixlang.runtime.engine.self_audit import Watch
 from radixlang.runtime.engine.step import Step
 from radixlang.runtime.metrics.stats import Counters, RuntimeStats, StepProfile
+from radixlang.runtime.process.device import Device
 from radixlang.runtime.process.switch_interval import often
 from radixlang.runtime.requests.branch import BranchState, Operation, Release
 from radixlang.runtime.requests.branch_table import Branches
@@ -62,7 +66,9 @@ class EngineCore:
         counters: Counters,
         profile: StepProfile,
         *,
+        device: Device,
         limits: Limits,
+        max_logit_rows: int,
         order: str,
         max_pinned_tokens: int,
         compaction: bool,
@@ -73,6 +79,7 @@ class EngineCore:
         self.branches = branches
         self.counters = counters
         self.profile = profile
+        self.device = device
         self.debug = debug
         self.violations: list[Violation] = []
         self.pins = ProgramPins(memory.tree, max_pinned_tokens)
@@ -96,7 +103,13 @@ class EngineCore:
             memory, runner, branches, self.scheduler, self.pins, self.upkeep, counters, profile
         )
         self._step = Step(
-            self.requests, runner, memory, counters, profile, branches.serving.vocab_size
+            self.requests,
+            runner,
+            memory,
+            counters,
+            profile,
+            branches.serving.vocab_size,
+            max_logit_rows,
         )
         self._inbox = Inbox()
         self._deadlines = RequestDeadlines()
@@ -169,6 +182,7 @@ class EngineCore:
         self._thread = threading.current_thread()
         why: BaseException | None = None
         try:
+            self.device.bind()
             while self._take_commands():
                 with self.profile.part("other"):
                     if not self.scheduler.is_idle:
@@ -239,15 +253,35 @@ class EngineCore:
 
     def _run_step(self) -> None:
         self._expire()
+        is_too_large = False
         try:
             with often():
                 self._step.run()
             self.upkeep.after_step()
+        except torch.OutOfMemoryError as error:
+            is_too_large = self._step.num_rows > 1
+            if not is_too_large:
+                log.exception("a step of the engine ran out of memory")
+                self._fail_step(error)
         except BaseException as error:
             log.exception("a step of the engine failed")
             self._fail_step(error)
+        if is_too_large:  # outside of the handler, whose traceback holds tensors
+            self._make_smaller(self._step.num_rows)
         if self.debug:
             self._audit_step()
+
+    def _make_smaller(self, num_rows: int) -> None:
+        """Take half of a step's tokens, after one that ran out of memory; it is run again."""
+        num = max(1, num_rows // 2)
+        log.warning(
+            "a step of %d tokens ran out of memory on %s; from now on a step has at most %d. A "
+            "smaller kv_bytes leaves more room",
+            num_rows, self.runner.model.device, num,
+        )  # fmt: skip
+        self.scheduler.limits = replace(self.scheduler.limits, max_batch_tokens=num)
+        self.runner.forget_plan()
+        self.device.give_back()
 
     def _audit_step(self) -> None:
         try:
@@ -288,6 +322,9 @@ class EngineCore:
             self._step.close,
             self.requests.close,
             self._finish_round,
+            self.runner.close,
+            self.memory.close,
+            self.device.give_back,
         ]
         for end in ends:
             try:

@@ -105,6 +105,7 @@ class ModelRunner:
 
     Args:
         deterministic: a branch's attention has the same bits in any batch.
+        cuda_graphs: on a GPU, decode steps are captured and replayed.
     """
 
     def __init__(
@@ -114,11 +115,13 @@ class ModelRunner:
         profile: StepProfile,
         *,
         deterministic: bool = False,
+        cuda_graphs: bool = True,
     ) -> None:
         self.model = model
         self._memory = memory
         self._profile = profile
         self._deterministic = deterministic
+        self._uses_graphs = cuda_graphs
         self._plan: AttentionPlan | None = None
         self._planned: list[tuple[TokenSequence, RadixNode]] = []
         self._layout = -1
@@ -150,7 +153,7 @@ class ModelRunner:
 
     def _forward(self, input_ids: Tensor, plan: AttentionPlan) -> Tensor:
         model, cache = self.model, self._memory.cache
-        if model.device.type == "cuda" and isinstance(model, Decoder):
+        if self._uses_graphs and model.device.type == "cuda" and isinstance(model, Decoder):
             if self._graphs is None or self._graphs.model is not model:
                 self._graphs = DecodeGraphs(model, cache)
             hidden = self._graphs.run(input_ids, plan)
@@ -161,6 +164,11 @@ class ModelRunner:
     def forget_plan(self) -> None:
         """Build the next plan from scratch, because slots of a leased node have moved."""
         self._plan = None
+
+    def close(self) -> None:
+        """Release graphs and their buffers."""
+        self.forget_plan()
+        self._graphs = None
 
     def tables(self) -> dict[str, tuple[Lease, Slots]]:
         """By holder, a lease and the slots that the kept plan reads for it."""

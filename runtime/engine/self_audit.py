@@ -57,7 +57,7 @@ class Watch:
         memory = self._memory
         slots = np.concatenate(cached_slots(memory.tree, memory.pool))
         found = np.zeros(memory.pool.num_slots, bool)
-        found[slots] = memory.cache.is_written(slots)
+        found[slots] = memory.cache.is_freed or memory.cache.is_written(slots)
         return found
 
     def _leaked_leases(self) -> list[Violation]:

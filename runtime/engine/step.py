@@ -27,8 +27,6 @@ from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT
 if TYPE_CHECKING:
     from radixlang.protocol import TokenLogprob
 
-MAX_LOGIT_ROWS = 32  # rows of logits in memory at once: 200 KB each with 50,000 tokens
-
 
 @dataclass(slots=True, eq=False)
 class _Progress:
@@ -70,7 +68,11 @@ _Token = tuple[int, bool, bool, "TokenLogprob | None"]
 
 
 class Step:
-    """Runs steps: scheduled sequences through the model and the sampler, tokens to requests."""
+    """Runs steps: scheduled sequences through the model and the sampler, tokens to requests.
+
+    Args:
+        max_logit_rows: rows of logits in memory at once.
+    """
 
     def __init__(
         self,
@@ -80,6 +82,7 @@ class Step:
         counters: Counters,
         profile: StepProfile,
         vocab_size: int,
+        max_logit_rows: int,
     ) -> None:
         self._requests = requests
         self._scheduler = requests.scheduler
@@ -88,18 +91,29 @@ class Step:
         self._counters = counters
         self._profile = profile
         self._vocab_size = vocab_size
+        self._max_logit_rows = max_logit_rows
         self._masks = Masks()
+        self.num_rows = 0  # of the current step, drafts included
 
     @torch.inference_mode()
     def run(self) -> None:
-        """Schedule, compute, sample, commit, and pass tokens to their jobs."""
+        """Schedule, compute, sample, commit, and pass tokens to their jobs.
+
+        Raises:
+            torch.OutOfMemoryError: nothing was committed; the same step may run again, smaller.
+        """
         profile = self._profile
         profile.num_steps += 1
         self._counters.num_steps += 1
         with profile.part("schedule"):
             batch = self._scheduler.next_batch()
+        self.num_rows = sum(max(1, num_new + len(sequence.draft)) for sequence, num_new in batch)
         self._masks.submit([sequence for sequence, _ in batch])
-        hidden, work = self._compute(batch)
+        try:
+            hidden, work = self._compute(batch)
+        except BaseException:
+            self._masks.collect()  # they are computed again with the next step
+            raise
         with profile.part("masks"):
             for job, error in self._masks.collect():
                 self._requests.fail_job(job, error)
@@ -154,8 +168,8 @@ class Step:
             if not recorded or not each.is_finite or not each.sequence.is_running:
                 continue
             num_prompt = each.sequence.num_prompt
-            for first in recorded[::MAX_LOGIT_ROWS]:
-                stop = min(first + MAX_LOGIT_ROWS, recorded.stop)
+            for first in recorded[:: self._max_logit_rows]:
+                stop = min(first + self._max_logit_rows, recorded.stop)
                 rows = hidden[each.at + first - each.start : each.at + stop - each.start]
                 try:
                     job_of(each.sequence).record(each.sequence, first, self._logits(rows))
@@ -178,8 +192,8 @@ class Step:
         index = [at for each, _ in asked for at in each.sampled]
         rows = [row for _, rows in asked for row in rows]
         tokens: list[_Token] = []
-        for start in range(0, len(rows), MAX_LOGIT_ROWS):
-            here = slice(start, start + MAX_LOGIT_ROWS)
+        for start in range(0, len(rows), self._max_logit_rows):
+            here = slice(start, start + self._max_logit_rows)
             logits = self._logits(_select(hidden, index[here]))
             got = sample(logits, rows[here], self._vocab_size)
             del logits  # free them before the next part takes as much

@@ -124,6 +124,10 @@ class TransformersModel:
         """Bytes of all weights."""
         return sum(weight.nbytes for weight in self._model.parameters())
 
+    def weights(self) -> list[torch.Tensor]:
+        """Every parameter and buffer, in the model's own order."""
+        return [*self._model.parameters(), *self._model.buffers()]
+
     @torch.no_grad()
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, plan: StepPlan, kv: KVLayers

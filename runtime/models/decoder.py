@@ -21,7 +21,7 @@ from radixlang.kernels.layer_kv import KVLayers, LayerKV
 from radixlang.kernels.options import AttentionOptions
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.families import Activation
-from radixlang.runtime.models.linear import Linear, RmsNorm
+from radixlang.runtime.models.linear import DenseLinear, Linear, RmsNorm, TransposedLinear
 from radixlang.runtime.models.rotary import Rotary, rotate
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -113,6 +113,23 @@ class Decoder:
         total = sum(linear.num_bytes for linear in linears)
         return total + self._embed.num_bytes + (0 if tied else self._head.num_bytes)
 
+    def weights(self) -> list[torch.Tensor]:
+        """Every weight in a fixed order, however it is laid out: linear ones as [out, in] views.
+
+        Raises:
+            ValueError: a linear layer holds something else than its checkpoint's values.
+        """
+        found: list[torch.Tensor | None] = []
+        for layer in self._layers:
+            for linear in (layer.qkv, layer.o, layer.gate_up, layer.down):
+                found += _values(linear)
+            norms = (layer.attn_norm, layer.mlp_norm, layer.attn_post_norm, layer.mlp_post_norm)
+            found += [norm.gain for norm in norms if norm is not None]
+            found.append(layer.qk_gain)
+        table = getattr(self._embed, "weight", None)
+        found += [table, self._norm.gain, *_values(self._head)]
+        return [tensor for tensor in found if tensor is not None]
+
     @torch.no_grad()
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, plan: StepPlan, kv: KVLayers
@@ -177,6 +194,13 @@ class Decoder:
         gate, up = gate_up.chunk(2, dim=-1)
         out = layer.down(self._activation(gate).mul_(up))
         return out if layer.mlp_post_norm is None else layer.mlp_post_norm(out)
+
+
+def _values(linear: Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Weight and bias of a linear layer in a checkpoint's own values."""
+    if not isinstance(linear, (DenseLinear, TransposedLinear)):
+        raise ValueError(f"the values of a {type(linear).__name__} cannot be replaced in place")
+    return linear.rows, linear.bias
 
 
 def layer_options(config: ModelConfig) -> list[AttentionOptions]:

@@ -28,6 +28,11 @@ class DenseLinear:
         self.bias = bias
         self.num_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
 
+    @property
+    def rows(self) -> torch.Tensor:
+        """The weight as [out_features, in_features]."""
+        return self.weight
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return F.linear(x, self.weight, self.bias)
 
@@ -45,6 +50,11 @@ class TransposedLinear:
         self.weight = weight.t().contiguous()
         self.bias = bias
         self.num_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
+
+    @property
+    def rows(self) -> torch.Tensor:
+        """The weight as [out_features, in_features], a view."""
+        return self.weight.t()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self.bias is None:

@@ -30,6 +30,7 @@ from radixlang.runtime.models.int8.weight_cache import RowStore
 from radixlang.runtime.models.locate import locate
 from radixlang.runtime.models.model import CausalModel, LoadedModel
 from radixlang.runtime.models.weights import SafetensorsFiles, StateDictWeights, WeightSource
+from radixlang.runtime.process.device import device_of
 from radixlang.runtime.process.malloc import large_blocks_apart, release_code
 from radixlang.runtime.process.native_library import native_library
 from radixlang.runtime.process.onednn import bound_primitives
@@ -87,7 +88,7 @@ def load_model(
     wanted = _Wanted(target, chosen, quantization, kv_dtype, context_length)
     read = _from_folder if path.is_dir() else _from_gguf
     bound_primitives()
-    with large_blocks_apart():
+    with large_blocks_apart(), device_of(target).current():
         loaded = read(path, wanted)
     release_code()
     return loaded

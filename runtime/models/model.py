@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -36,6 +36,35 @@ class CausalModel(Protocol):
     ) -> torch.Tensor: ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor: ...
+
+
+@runtime_checkable
+class HasWeights(Protocol):
+    """A model whose weights can be overwritten."""
+
+    def weights(self) -> list[torch.Tensor]:
+        """All of them in a fixed order, linear ones as [out_features, in_features]."""
+        ...
+
+
+@torch.no_grad()
+def overwrite_weights(model: CausalModel, others: CausalModel) -> None:
+    """Copy the weights of another model of the same kind, on any device, into this one's memory.
+
+    No address changes, so captured graphs stay valid, and no second set of weights is held on the
+    device.
+
+    Raises:
+        ValueError: the two have other tensors; nothing was copied.
+    """
+    if not (isinstance(model, HasWeights) and isinstance(others, HasWeights)):
+        raise ValueError(f"a {type(model).__name__} cannot take the weights of another model")
+    into, come_from = model.weights(), others.weights()
+    shapes = [[tuple(tensor.shape) for tensor in tensors] for tensors in (into, come_from)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"the weights of {others.config.name} have other shapes than those held")
+    for target, source in zip(into, come_from, strict=True):
+        target.copy_(source)
 
 
 def plan_for(

@@ -189,6 +189,11 @@ class Memory:
         give_back()
         release_code()
 
+    def close(self) -> None:
+        """Release keys, values and remembered outputs, whoever still has this object."""
+        self.ends.clear()
+        self.cache.free()
+
     def held_bytes(self, sequences: Iterable[TokenSequence]) -> int:
         """Bytes of the pages in use, without slots reserved ahead."""
         size = self.pool.page_size
