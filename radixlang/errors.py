@@ -176,11 +176,26 @@ class UnsupportedConstraintError(ConstraintError):
 
 
 class IncompleteError(ConstraintError):
-    """Generation ended before its constraint was satisfied; `partial` is the text so far."""
+    """Generation ended before its constraint was satisfied; `partial` is the text so far.
 
-    def __init__(self, message: str, partial: str = "") -> None:
+    `token_ids` are its tokens, and `num_prompt_tokens`, `num_cached_tokens` its prompt's, where the
+    generation has told them.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        partial: str = "",
+        *,
+        token_ids: tuple[int, ...] = (),
+        num_prompt_tokens: int = 0,
+        num_cached_tokens: int = 0,
+    ) -> None:
         super().__init__(message)
         self.partial = partial
+        self.token_ids = token_ids
+        self.num_prompt_tokens = num_prompt_tokens
+        self.num_cached_tokens = num_cached_tokens
 
 
 class ValueParseError(RadixlangError, ValueError):

@@ -117,6 +117,10 @@ class Runtime:
         """Text of token ids, special tokens included."""
         return self._loaded.tokenizer.decode(token_ids)
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of one token; empty for an id that the vocabulary does not hold."""
+        return self._loaded.tokenizer.token_bytes(token_id)
+
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer, which `explain` takes."""

@@ -1,4 +1,4 @@
-// What a decoder computes between its products, row by row, in one fixed order.
+// What an 8-bit decoder computes between its products, row by row, in one fixed order.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,6 @@ struct RlShape {
   int64_t activation;
   int64_t stream_block;  // before what reads the stream
   int64_t inner_block;   // before the down projection
-  int64_t value_parts;   // 2: values' rows come once more behind the product of qkv, finer
   float norm_eps;
   float unused;
 };
@@ -34,18 +33,16 @@ struct RlRotation {
 
 namespace rl {
 
-// Rows to write for a product. For 8-bit weights: values [rows, stride], zeros behind the width; a
-// scale and a sum a row. A scale is the largest size in the row: the factor 1 / 127 is in the
-// weights. For dense weights: floats [rows, stride], and nothing else.
+// 8-bit rows to write: values [rows, stride], zeros behind the width; a scale and a sum a row. A
+// scale is the largest size in the row: the factor 1 / 127 is in the weights.
 struct Levels {
   int8_t* values;
   int64_t stride;
   float* scale;
   int32_t* sums;
-  float* floats;
 };
 
-// Rows of a product without their own scale, and that scale; null where rows have none.
+// Rows of a product without their own scale, and that scale.
 struct Product {
   const float* data;
   int64_t stride;
@@ -72,7 +69,7 @@ void quantize_rows(const float* x, int64_t width, int64_t count, const Levels& o
 void read_rows(const RlShape& shape, const float* stream, const float* gain, int64_t count,
                const Levels& out);
 
-// Product of the qkv weight; see `value_parts`. bias and gain may be null.
+// Product of the qkv weight, values' rows once more behind it, finer. bias and gain may be null.
 void split_rows(const RlShape& shape, const Product& product, const Angles& angles,
                 const float* bias, const float* gain, int64_t count, const Heads& out);
 
@@ -84,7 +81,7 @@ void add_read_rows(const RlShape& shape, float* stream, const Product& product, 
 void activate_rows(const RlShape& shape, const Product& product, const float* bias, int64_t count,
                    const Levels& out);
 
-// data *= scale (null: 1), + bias, soft capped: columns [first, last) of rows, in place; cap 0: none.
+// data *= scale, + bias, soft capped: columns [first, last) of rows, in place; cap 0: none.
 void finish_logits(float* data, int64_t stride, const float* scale, const float* bias, float cap,
                    int64_t count, int64_t first, int64_t last);
 

@@ -19,7 +19,7 @@ from radixlang.errors import ModelError, ParameterError, ProgramError, Radixlang
 from radixlang.suggestions import nearest
 
 DONE, FAILED, USAGE, NO_MODEL, INTERRUPTED = 0, 1, 2, 3, 130
-COMMANDS = ("run", "chat", "explain", "lint", "tree", "bench", "doctor", "prefix")
+COMMANDS = ("run", "chat", "serve", "explain", "lint", "tree", "bench", "doctor", "prefix")
 _DESCRIPTION = "Prompt programs that fork, on a runtime that never computes a prefix twice."
 _EPILOG = """\
 a first try:
@@ -27,6 +27,7 @@ a first try:
   radixlang explain program.radix               what a run will cost, without a model
   radixlang chat                                talk to the default model
   radixlang run program.py --set name=value     run it, print its variables
+  radixlang serve                               OpenAI's API on this machine
   radixlang run program.py --rows in.jsonl --out out.jsonl
 
 exit codes: 0 done, 1 the program or a row failed, 2 wrong usage, 3 no model, 130 interrupted

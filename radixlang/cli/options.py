@@ -55,6 +55,37 @@ def add_chat(commands: Commands) -> None:
     _runtime(parser)
 
 
+def add_serve(commands: Commands) -> None:
+    """`serve`: a model behind OpenAI's API."""
+    parser = _parser(
+        commands, "serve", "serve a model over HTTP, as OpenAI's API does",
+        "Serve /v1/completions, /v1/chat/completions, /v1/models, /health and /metrics until\n"
+        "Ctrl-C; running requests may then end. With --json the address is one line of JSON.",
+    )  # fmt: skip
+    parser.add_argument("target", metavar="MODEL", nargs="?", help="what --model takes")
+    address = parser.add_argument_group("who may ask")
+    _take(address, "--host", "ADDRESS", "address to listen on (127.0.0.1: this machine only)",
+          default="127.0.0.1")  # fmt: skip
+    _take(address, "--port", "N", "0 takes a free one (8000)", type=int, default=8000)
+    _take(address, "--api-key", "KEY", "a key that clients must send; may be given several times",
+          action="append", default=[])  # fmt: skip
+    _take(address, "--api-key-file", "FILE", "a file with one key a line, which `ps` does not show")
+    _take(address, "--served-name", "NAME", "the model's name in requests and replies")
+    limits = parser.add_argument_group("limits")
+    for flag, metavar, meaning, kind in (
+        ("--max-body-bytes", "N", "largest body of a request", int),
+        ("--max-request-tokens", "N", "most tokens that a request may generate", int),
+        ("--max-requests", "N", "requests at the same time", int),
+        ("--max-requests-per-key", "N", "of the clients of one key", int),
+        ("--request-timeout", "S", "most seconds of a request", float),
+        ("--shutdown", "S", "seconds that running requests have at the end", float),
+        ("--idle-exit", "S", "stop after so many seconds without a request", float),
+    ):
+        _take(limits, flag, metavar, meaning, type=kind)
+    _sampling(parser)
+    _runtime(parser)
+
+
 def add_lint(commands: Commands) -> None:
     """`lint`: doubtful places of programs."""
     parser = _parser(

@@ -155,6 +155,11 @@ class FakeBackend:
 
     # -- more of the real runtime's methods -----------------------------------------------
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of one token."""
+        is_byte = token_id < 256 and getattr(self.codec, "unit", None) == "byte"
+        return bytes([token_id]) if is_byte else self.decode([token_id]).encode()
+
     def stats(self) -> FakeStats:
         """Counters since the last reset."""
         used = sum(trie.num_tokens for trie in self._tries.values()) * self._bytes_per_token

@@ -393,6 +393,9 @@ class GenerateJob(Job):
             f"was satisfied; text so far: {self.tracker.text!r}. Raise max_tokens="
             f"{self.limits.max_tokens}, or allow shorter values",
             partial=self.tracker.text,
+            token_ids=tuple(self.tracker.token_ids),
+            num_prompt_tokens=self.sequence.num_prompt,
+            num_cached_tokens=self.num_cached,
         )
 
     def _mask(self, ahead: int) -> NDArray[np.int32] | None:

@@ -44,6 +44,7 @@ EXPECTED = {
     "react_agent": ["Action: finish 125 km", "Action: finish 87 km"],
     "self_consistency": ["Chile: South America", "of 16 votes"],
     "skeleton_of_thought": ["How do I grow tomatoes", "* "],
+    "served": ["The capital of Italy is Rome.", "The capital of Japan is Tokyo."],
     "tree_of_thought": ["from 3 to 31 in 4 moves, 16 leaves", "✓"],
 }
 

@@ -1,8 +1,9 @@
-"""A decoder's layers and head by the native CPU library, each in one call."""
+"""The 8-bit decoder's layers and head by the native CPU library, each in one call."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -13,6 +14,8 @@ from radixlang.kernels.native.step import NativePlans, NativePools
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.runtime.models.config import ModelConfig
+from radixlang.runtime.models.int8.ops import OpsShape
+from radixlang.runtime.models.int8.rotation import ResidualRotation
 from radixlang.runtime.models.rotary import inverse_frequencies
 
 HEAD_DIM_STEP = 8  # the library's heads are multiples of it
@@ -22,7 +25,9 @@ class NativeLayers:
     """Layers and head of one model, ready to be called.
 
     Args:
-        shape: of the model, as `shape_of` gives it.
+        shape: of the model, as the plain operations have it.
+        layers: `Int8Layer`s whose products are native weights.
+        head: an `Int8Head` of the same.
         rotation: of embedded tokens, None where the stream is what was embedded.
     """
 
@@ -30,21 +35,21 @@ class NativeLayers:
         self,
         library: Library,
         config: ModelConfig,
-        shape: native.DecoderShape,
-        layers: Sequence[native.Layer],
-        head: native.Head,
-        rotation: native.Rotation | None = None,
+        shape: OpsShape,
+        layers: Sequence[Any],
+        head: Any,
+        rotation: ResidualRotation | None,
     ) -> None:
         self._num_layers = config.num_layers
         self._plans, self._pools = NativePlans(library), NativePools()
         self._decoder = native.NativeDecoder(
             library,
-            shape,
-            layers,
+            _shape(shape),
+            [_layer(config, index, layer) for index, layer in enumerate(layers)],
             [native.Rope(*inverse_frequencies(rope)) for rope in config.ropes],
-            head,
+            native.Head(head.product, head.gain, head.bias, config.logit_soft_cap),
             options=AttentionOptions(config.attention_scale, soft_cap=config.attention_soft_cap),
-            after_embed=rotation,
+            after_embed=None if rotation is None else rotation.parts,
         )
 
     def forward(self, embedded: Tensor, plan: AttentionPlan, kv: KVLayers) -> Tensor:
@@ -64,19 +69,20 @@ def suits(config: ModelConfig) -> bool:
     return config.head_dim % HEAD_DIM_STEP == 0
 
 
-def shape_of(
-    config: ModelConfig, *, stream_block: int = 1, inner_block: int = 1, value_parts: int = 1
-) -> native.DecoderShape:
-    """A model's shape for the library; see DecoderShape for what is not in the configuration."""
+def _shape(shape: OpsShape) -> native.DecoderShape:
     return native.DecoderShape(
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        activation=native.ACTIVATIONS.index(config.activation),
-        stream_block=stream_block,
-        inner_block=inner_block,
-        value_parts=value_parts,
-        norm_eps=config.norm_eps,
+        num_heads=shape.num_heads,
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        activation=native.ACTIVATIONS.index(shape.activation),
+        stream_block=shape.stream_block,
+        inner_block=shape.inner_block,
+        norm_eps=shape.norm_eps,
     )
+
+
+def _layer(config: ModelConfig, index: int, layer: Any) -> native.Layer:
+    parts = {name: getattr(layer, name) for name in type(layer).__slots__}
+    return native.Layer(**parts, rope=config.layer_rope[index], window=config.windows[index])

@@ -1,0 +1,115 @@
+"""/v1/chat/completions: a conversation in, its next turn out."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from radixlang.protocol import Completion
+from radixlang.serving.openai_api.asked import sampling_of, seed_of
+from radixlang.serving.openai_api.completions import best
+from radixlang.serving.openai_api.prompts import chat_pieces
+from radixlang.serving.openai_api.replies import (
+    ReplyHead,
+    chat_logprobs,
+    finish_of,
+    stop_reason_of,
+    usage_of,
+)
+from radixlang.serving.openai_api.schemas import ChatRequest
+from radixlang.serving.openai_api.serving_context import Chunks, ServingContext
+from radixlang.serving.sampling_job import Sample, SamplingJob
+
+
+async def chat(context: ServingContext, body: ChatRequest, request: Request) -> Response:
+    """Answer a request for a chat completion."""
+    context.check_model(body.model)
+    num_samples = context.num_samples(body, 1)
+    params = sampling_of(body, context.config, context.backend)
+    constraint = await context.compiled(body)
+    pieces = chat_pieces(body, context.backend)
+    job = context.new_job(body, request)
+    reply = _Reply(context, body, job)
+    try:
+        job.start([pieces], num_samples, constraint, partial(seed_of, params))
+    except BaseException:
+        job.close()
+        raise
+    if body.stream:
+        return await context.stream(job, request, reply.chunks())
+    return await context.answer(job, request, reply.body)
+
+
+class _Reply:
+    """The bodies of one reply."""
+
+    def __init__(self, context: ServingContext, body: ChatRequest, job: SamplingJob) -> None:
+        self._backend = context.backend
+        self._asked = body
+        self._job = job
+        kind = "chat.completion.chunk" if body.stream else "chat.completion"
+        self._head = ReplyHead("chatcmpl", kind, context.model)
+
+    def body(self) -> dict[str, Any]:
+        """The whole reply."""
+        outcomes = [sample.outcome() for sample in self._job.samples]
+        chosen = best(outcomes, self._asked.n)
+        choices = [self._choice(index, each) for index, each in enumerate(chosen)]
+        return self._head.body(choices, usage_of([outcomes]))
+
+    def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
+        choice = {
+            "index": index,
+            "message": {"role": "assistant", "content": completion.text, "refusal": None},
+            **self._ending(completion),
+        }
+        if self._asked.return_token_ids:
+            choice["token_ids"] = list(completion.token_ids)
+        return choice
+
+    def _ending(self, completion: Completion) -> dict[str, Any]:
+        logprobs = completion.logprobs if self._asked.logprobs else None
+        return {
+            "logprobs": chat_logprobs(logprobs, self._backend),
+            "finish_reason": finish_of(completion),
+            "stop_reason": stop_reason_of(completion),
+        }
+
+    async def chunks(self) -> Chunks:
+        """The reply as chunks."""
+        begun: set[int] = set()
+        async for sample, delta in self._job.deltas():
+            if delta is None:
+                outcome = sample.outcome()  # its error, if it has failed
+            if sample.place not in begun:
+                begun.add(sample.place)
+                yield self._chunk(sample, {"role": "assistant", "content": ""})
+            if delta is None:
+                yield self._chunk(sample, {}, **self._ending(outcome))
+            elif delta.text or (delta.token_ids and self._asked.return_token_ids):
+                ids = {"token_ids": list(delta.token_ids)} if self._asked.return_token_ids else {}
+                yield self._chunk(sample, {"content": delta.text}, **ids)
+        options = self._asked.stream_options
+        if options is not None and options.include_usage:
+            outcomes = [s.outcome() for s in self._job.samples]
+            yield self._head.body([], usage_of([outcomes]))
+
+    def _chunk(self, sample: Sample, delta: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        ending = {"logprobs": None, "finish_reason": None, **fields}
+        return self._head.body([{"index": sample.place, "delta": delta, **ending}])
+
+
+def models_body(context: ServingContext) -> dict[str, Any]:
+    """The list of models: one."""
+    return {"object": "list", "data": [model_body(context)]}
+
+
+def model_body(context: ServingContext) -> dict[str, Any]:
+    """The model."""
+    return {
+        "id": context.model, "object": "model", "created": 0, "owned_by": "radixlang",
+        "max_model_len": context.backend.context_length,
+    }  # fmt: skip

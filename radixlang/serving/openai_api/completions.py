@@ -1,0 +1,149 @@
+"""/v1/completions: text or token ids in, text after them out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from radixlang.errors import ParameterError
+from radixlang.protocol import Completion, Markup
+from radixlang.serving.openai_api.asked import sampling_of, seed_of
+from radixlang.serving.openai_api.prompts import completion_prompts
+from radixlang.serving.openai_api.replies import (
+    ReplyHead,
+    completion_logprobs,
+    finish_of,
+    stop_reason_of,
+    usage_of,
+)
+from radixlang.serving.openai_api.schemas import CompletionRequest
+from radixlang.serving.openai_api.serving_context import Chunks, ServingContext
+from radixlang.serving.sampling_job import Prompt, Sample, SamplingJob
+
+
+async def complete(context: ServingContext, body: CompletionRequest, request: Request) -> Response:
+    """Answer a request for completions."""
+    context.check_model(body.model)
+    if body.suffix:
+        raise ParameterError("suffix is not served: this model writes after its prompt only")
+    prompts = completion_prompts(body)
+    num_samples = context.num_samples(body, len(prompts))
+    params = sampling_of(body, context.config, context.backend)
+    constraint = await context.compiled(body)
+    job = context.new_job(body, request)
+    reply = _Reply(context, body, prompts, job, num_samples)
+    try:
+        job.start([_pieces(prompt, body) for prompt in prompts], num_samples, constraint,
+                  partial(seed_of, params))  # fmt: skip
+    except BaseException:
+        job.close()
+        raise
+    if body.stream:
+        return await context.stream(job, request, reply.chunks())
+    return await context.answer(job, request, reply.body)
+
+
+def _pieces(prompt: str | list[int], body: CompletionRequest) -> Prompt:
+    if isinstance(prompt, str):
+        return [Markup(prompt) if body.markup else prompt]
+    return [prompt]
+
+
+class _Reply:
+    """The bodies of one reply."""
+
+    def __init__(
+        self, context: ServingContext, body: CompletionRequest, prompts: Sequence[str | list[int]],
+        job: SamplingJob, num_samples: int,
+    ) -> None:  # fmt: skip
+        self._backend = context.backend
+        self._asked = body
+        self._prompts = prompts
+        self._job = job
+        self._num_samples = num_samples
+        self._head = ReplyHead("cmpl", "text_completion", context.model)
+
+    def body(self) -> dict[str, Any]:
+        """The whole reply."""
+        outcomes = [sample.outcome() for sample in self._job.samples]
+        groups = [
+            outcomes[first : first + self._num_samples]
+            for first in range(0, len(outcomes), self._num_samples)
+        ]
+        choices: list[dict[str, Any]] = []
+        for number, group in enumerate(groups):
+            for completion in best(group, self._asked.n):
+                choices.append(self._choice(len(choices), number, completion))
+        return self._head.body(choices, usage_of(groups))
+
+    def _choice(self, index: int, number: int, completion: Completion) -> dict[str, Any]:
+        text, offset = completion.text, 0
+        if self._asked.echo:
+            prompt = self._prompt_text(number)
+            text, offset = prompt + text, len(prompt)
+        logprobs = completion.logprobs if self._asked.logprobs is not None else None
+        choice = {
+            "index": index,
+            "text": text,
+            "logprobs": completion_logprobs(logprobs, self._backend, offset),
+            "finish_reason": finish_of(completion),
+            "stop_reason": stop_reason_of(completion),
+        }
+        if self._asked.return_token_ids:
+            choice["token_ids"] = list(completion.token_ids)
+        return choice
+
+    def _prompt_text(self, number: int) -> str:
+        prompt = self._prompts[number]
+        return prompt if isinstance(prompt, str) else self._backend.decode(prompt)
+
+    async def chunks(self) -> Chunks:
+        """The reply as chunks."""
+        begun: set[int] = set()
+        async for sample, delta in self._job.deltas():
+            if self._asked.echo and sample.place not in begun:
+                begun.add(sample.place)
+                yield self._chunk(sample, self._prompt_text(sample.prompt))
+            if delta is None:
+                yield self._end(sample)
+            elif delta.text or delta.token_ids:
+                yield self._chunk(sample, delta.text, delta.token_ids)
+        options = self._asked.stream_options
+        if options is not None and options.include_usage:
+            outcomes = [[s.outcome()] for s in self._job.samples]
+            yield self._head.body([], usage_of(outcomes))
+
+    def _chunk(self, sample: Sample, text: str, token_ids: Sequence[int] = ()) -> dict[str, Any]:
+        choice: dict[str, Any] = {
+            "index": sample.place, "text": text, "logprobs": None, "finish_reason": None,
+        }  # fmt: skip
+        if self._asked.return_token_ids:
+            choice["token_ids"] = list(token_ids)
+        return self._head.body([choice])
+
+    def _end(self, sample: Sample) -> dict[str, Any]:
+        completion = sample.outcome()
+        logprobs = completion.logprobs if self._asked.logprobs is not None else None
+        choice = {
+            "index": sample.place, "text": "",
+            "logprobs": completion_logprobs(logprobs, self._backend),
+            "finish_reason": finish_of(completion), "stop_reason": stop_reason_of(completion),
+        }  # fmt: skip
+        return self._head.body([choice])
+
+
+def best(samples: Sequence[Completion], num: int) -> list[Completion]:
+    """The samples with the highest mean log-probability, likeliest first; all in their order if
+    none is left out."""
+    if num >= len(samples):
+        return list(samples)
+    return sorted(samples, key=_mean_logprob, reverse=True)[:num]
+
+
+def _mean_logprob(completion: Completion) -> float:
+    values = [each.logprob for each in completion.logprobs or ()]
+    return sum(values) / len(values) if values else float("-inf")

@@ -1,0 +1,105 @@
+"""Bodies of replies and of the chunks of a stream."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from radixlang.protocol import Completion, FinishReason, TokenLogprob
+from radixlang.serving.served_backend import ServedBackend
+
+_FINISH: dict[FinishReason, str] = {"length": "length"}  # every other reason is "stop"
+
+
+class ReplyHead:
+    """What every body of one reply begins with."""
+
+    def __init__(self, prefix: str, kind: str, model: str) -> None:
+        self.id = f"{prefix}-{secrets.token_hex(12)}"
+        self._fields = {"id": self.id, "object": kind, "created": int(time.time()), "model": model}
+
+    def body(
+        self, choices: Sequence[dict[str, Any]], usage: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """A whole body, or a chunk."""
+        body = {**self._fields, "choices": list(choices)}
+        return body if usage is None else {**body, "usage": usage}
+
+
+def finish_of(completion: Completion) -> str:
+    """The finish reason, as OpenAI's API names it."""
+    return _FINISH.get(completion.finish_reason, "stop")
+
+
+def stop_reason_of(completion: Completion) -> str | int | None:
+    """The stop string or token id that ended it; None for the model's own end."""
+    return completion.stop_reason if completion.finish_reason == "stop" else None
+
+
+def usage_of(completions: Sequence[Sequence[Completion]]) -> dict[str, Any]:
+    """Tokens of a request; each inner sequence has the samples of one prompt.
+
+    A prompt counts once, however many samples it has; what is cached is what was there before.
+    """
+    num_prompt = num_cached = num_generated = 0
+    for samples in completions:
+        known = [each.usage for each in samples if each.usage.num_prompt_tokens]
+        num_prompt += max((usage.num_prompt_tokens for usage in known), default=0)
+        num_cached += min((usage.num_cached_tokens for usage in known), default=0)
+        num_generated += sum(len(each.token_ids) for each in samples)
+    return {
+        "prompt_tokens": num_prompt,
+        "completion_tokens": num_generated,
+        "total_tokens": num_prompt + num_generated,
+        "prompt_tokens_details": {"cached_tokens": num_cached},
+    }
+
+
+def chat_logprobs(
+    logprobs: Sequence[TokenLogprob] | None, backend: ServedBackend
+) -> dict[str, Any] | None:
+    """Log-probabilities in the form of chat completions."""
+    if logprobs is None:
+        return None
+    content = [
+        {
+            **_token(each.token_id, each.logprob, backend),
+            "top_logprobs": [_token(*pair, backend) for pair in each.top],
+        }
+        for each in logprobs
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _token(token_id: int, logprob: float, backend: ServedBackend) -> dict[str, Any]:
+    data = backend.token_bytes(token_id)
+    return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
+
+
+def completion_logprobs(
+    logprobs: Sequence[TokenLogprob] | None, backend: ServedBackend, offset: int = 0
+) -> dict[str, Any] | None:
+    """Log-probabilities in the form of completions; `offset` is that of the first character."""
+    if logprobs is None:
+        return None
+    tokens = [backend.decode([each.token_id]) for each in logprobs]
+    offsets = []
+    for token in tokens:
+        offsets.append(offset)
+        offset += len(token)
+    return {
+        "tokens": tokens,
+        "token_logprobs": [each.logprob for each in logprobs],
+        "top_logprobs": [_tops(each, backend) for each in logprobs],
+        "text_offset": offsets,
+    }
+
+
+def _tops(each: TokenLogprob, backend: ServedBackend) -> dict[str, float]:
+    """The likeliest tokens by their text; of two with one text, the likelier."""
+    found: dict[str, float] = {}
+    for token_id, logprob in each.top:
+        found.setdefault(backend.decode([token_id]), logprob)
+    return found

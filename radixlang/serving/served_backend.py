@@ -1,0 +1,19 @@
+"""What the server needs of a backend beyond the language's protocol."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from radixlang.protocol import Backend
+
+
+class ServedBackend(Backend, Protocol):
+    """A Backend with statistics; the runtime and the scripted fake are ones."""
+
+    def stats(self) -> Any:
+        """Statistics of the moment, one attribute a figure."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of one token."""
+        ...
