@@ -24,7 +24,7 @@ class DecoderShape(ctypes.Structure):
     _fields_ = [
         *((name, Long) for name in (
             "num_heads", "num_kv_heads", "head_dim", "hidden_size", "intermediate_size",
-            "activation", "stream_block", "inner_block",
+            "activation", "stream_block", "inner_block", "grouped",
         )),
         ("norm_eps", Float),
         ("unused", Float),

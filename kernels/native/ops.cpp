@@ -21,9 +21,35 @@ RL_INLINE float checked_peak(F16 peak, F16 poison) {
   return std::fmax(max_lane(peak), kTiny) + sum(poison);
 }
 
+RL_INLINE int32_t round_store(const float* x, F16 inverse, int8_t* values) {
+  const I16 level = round_to_int(mul(load(x), inverse));
+  store_i8(values, level);
+  return static_cast<int32_t>(sum(to_float(level)));  // exact: below 2^24
+}
+
+// Levels of every 32 of x [width] with their own scales; the row's is the factor.
+void quantize_groups(const float* x, int64_t width, float factor, const Levels& out, int64_t row) {
+  int8_t* values = out.values + row * out.stride;
+  Group* group = out.groups + row * out.group_stride;
+  F16 poison = zero();
+  for (int64_t i = 0; i < width; i += 32, ++group) {
+    const F16 a = load(x + i), b = load(x + i + 16);
+    poison = fma(b, zero(), fma(a, zero(), poison));
+    const float peak = std::fmax(max_lane(max(abs(a), abs(b))), kTiny);
+    const F16 inverse = set1(kLargest / peak);
+    const float scale = peak / kLargest;
+    const int32_t low = round_store(x + i, inverse, values + i);
+    const int32_t high = round_store(x + i + 16, inverse, values + i + 16);
+    *group = {scale, scale * static_cast<float>(low + high), -8 * (low + high),
+              {-8 * low, -8 * high}, {}};
+  }
+  out.scale[row] = factor + sum(poison);
+}
+
 // Levels of x [width], padded with zeros to 16, whose scale is that of the row times a factor.
 RL_INLINE void quantize_row(const float* x, int64_t width, float factor, const Levels& out,
                             int64_t row) {
+  if (out.groups) return quantize_groups(x, width, factor, out, row);
   F16 peak = zero(), poison = zero();
   for (int64_t i = 0; i < width; i += 16) {
     const F16 value = load_at(x, i, width);
@@ -116,7 +142,7 @@ void split_row(const RlShape& shape, const Product& product, const Angles& angle
   const float* coarse = data + turned * dim;
   for (int64_t i = 0; i < width; i += 16) {
     F16 value = mul(load_at(coarse, i, width), scale);
-    value = add(value, mul(load_at(coarse + width, i, width), scale));
+    if (!shape.grouped) value = add(value, mul(load_at(coarse + width, i, width), scale));
     if (bias) value = add(value, load_at(bias + turned * dim, i, width));
     store_kv(out.dtype, out.v, slot + i, value, width - i);
   }

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "products.h"
+
 extern "C" {
 
 enum { RL_SILU = 0, RL_GELU_TANH = 1, RL_GELU = 2 };
@@ -17,6 +19,7 @@ struct RlShape {
   int64_t activation;
   int64_t stream_block;  // before what reads the stream
   int64_t inner_block;   // before the down projection
+  int64_t grouped;       // 1: rows are rounded by groups, and no values' rows are behind qkv
   float norm_eps;
   float unused;
 };
@@ -34,12 +37,16 @@ struct RlRotation {
 namespace rl {
 
 // 8-bit rows to write: values [rows, stride], zeros behind the width; a scale and a sum a row. A
-// scale is the largest size in the row: the factor 1 / 127 is in the weights.
+// scale is the largest size in the row: the factor 1 / 127 is in the weights. Where there are
+// groups, every 32 values have a scale of their own, the row's is a factor on all, and sums are not
+// written.
 struct Levels {
   int8_t* values;
   int64_t stride;
   float* scale;
   int32_t* sums;
+  Group* groups = nullptr;  // [rows, group_stride]
+  int64_t group_stride = 0;
 };
 
 // Rows of a product without their own scale, and that scale.
@@ -69,7 +76,7 @@ void quantize_rows(const float* x, int64_t width, int64_t count, const Levels& o
 void read_rows(const RlShape& shape, const float* stream, const float* gain, int64_t count,
                const Levels& out);
 
-// Product of the qkv weight, values' rows once more behind it, finer. bias and gain may be null.
+// Product of the qkv weight, values' rows once more behind it, finer, unless grouped. bias and gain may be null.
 void split_rows(const RlShape& shape, const Product& product, const Angles& angles,
                 const float* bias, const float* gain, int64_t count, const Heads& out);
 

@@ -1,6 +1,8 @@
 // 8-bit products on every instruction set. Integer sums are exact, so all give the same bits.
 #include "products.h"
 
+#include "grouped.h"
+
 #include <algorithm>
 #include <cstring>
 
@@ -360,6 +362,7 @@ void amx(const Weight& weight, const Rows& rows, const Floats& out, int64_t firs
 
 void multiply_blocks(const Weight& weight, const Rows& rows, const Floats& out, int64_t first,
                      int64_t last) {
+  if (weight.kind != kByRow) return multiply_grouped(weight, rows, out, first, last);
 #if defined(__AMX_INT8__)
   amx(weight, rows, out, first, last);
 #elif defined(__AVX512VNNI__)

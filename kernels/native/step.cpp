@@ -44,7 +44,13 @@ class Kept {
 
 Levels from(const Levels& levels, int64_t row) {
   return {levels.values + row * levels.stride, levels.stride, levels.scale + row,
-          levels.sums + row};
+          levels.sums + row,
+          levels.groups ? levels.groups + row * levels.group_stride : nullptr,
+          levels.group_stride};
+}
+
+Rows rows_of(const Levels& levels, int64_t count) {
+  return {levels.values, levels.stride, levels.sums, count, levels.groups, levels.group_stride};
 }
 
 Product from(const Product& product, int64_t row) {
@@ -66,12 +72,14 @@ int64_t widest_input(const RlShape& shape) {
                            shape.num_heads * shape.head_dim}), 64);
 }
 
+int64_t product_stride(const Weight& weight) { return rounded(columns_of_all(weight), 16); }
+
 int64_t widest_product(const RlModel& model) {
   int64_t widest = 0;
   for (int64_t i = 0; i < model.num_layers; ++i) {
     const RlLayer& layer = model.layers[i];
     for (const Weight* weight : {layer.qkv, layer.o, layer.gate_up, layer.down})
-      widest = std::max(widest, 16 * weight->blocks);
+      widest = std::max(widest, product_stride(*weight));
   }
   return widest;
 }
@@ -79,10 +87,12 @@ int64_t widest_product(const RlModel& model) {
 // Levels and a product of up to some rows.
 struct Work {
   Work(const RlShape& shape, int64_t product_width, int64_t rows) {
-    thread_local Kept kept[4];
-    const int64_t stride = widest_input(shape);
+    thread_local Kept kept[5];
+    // a line more: rows at distances of 4,096 bytes would push each other out of the cache
+    const int64_t stride = widest_input(shape) + 64, groups = stride / 32;
     levels = {kept[0].of<int8_t>((rows + 16) * stride), stride, kept[1].of<float>(rows),
-              kept[2].of<int32_t>(rows)};
+              kept[2].of<int32_t>(rows),
+              shape.grouped ? kept[4].of<Group>(rows * groups) : nullptr, groups};
     product = kept[3].of<float>(rows * product_width);
   }
 
@@ -169,9 +179,8 @@ class Step {
   }
 
   Product multiplied(const Weight& weight, int64_t count, int threads, const Work& work) {
-    const int64_t stride = 16 * weight.blocks;
-    multiply(weight, {work.levels.values, work.levels.stride, work.levels.sums, count},
-             {work.product, stride}, threads);
+    const int64_t stride = product_stride(weight);
+    multiply(weight, rows_of(work.levels, count), {work.product, stride}, threads);
     return {work.product, stride, work.levels.scale};
   }
 
@@ -237,7 +246,7 @@ void head_logits(const RlModel& model, const float* hidden, int64_t count, float
     read_rows(model.shape, hidden + first * model.shape.hidden_size, model.head_gain, last - first,
               from(work.levels, first));
   });
-  const Rows rows{work.levels.values, work.levels.stride, work.levels.sums, count};
+  const Rows rows = rows_of(work.levels, count);
   const int64_t piece = std::min<int64_t>(blocks_a_piece(head, count, threads), 64);
   parallel_for(threads, static_cast<int>((head.blocks + piece - 1) / piece), [&](int item, int) {
     const int64_t first = item * piece, last = std::min(head.blocks, first + piece);

@@ -11,7 +11,7 @@ extern "C" {
 
 // Weights of one layer; a gain or bias that the model has not is null.
 struct RlLayer {
-  const rl::Weight* qkv;  // values' rows once more behind it, finer
+  const rl::Weight* qkv;  // values' rows once more behind it, finer, unless grouped
   const rl::Weight* o;
   const rl::Weight* gate_up;
   const rl::Weight* down;

@@ -5,6 +5,7 @@
 
 #include "products.h"
 #include "team.h"
+#include "weights.h"
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -14,16 +15,6 @@ namespace rl {
 namespace {
 
 constexpr std::size_t kHuge = 1 << 21;
-
-uint8_t* allocate(std::size_t bytes) {
-  void* memory = nullptr;
-  const std::size_t align = bytes >= 2 * kHuge ? kHuge : 4096;
-  if (posix_memalign(&memory, align, bytes)) throw std::bad_alloc();
-#if defined(__linux__)
-  if (align == kHuge) madvise(memory, bytes / kHuge * kHuge, MADV_HUGEPAGE);
-#endif
-  return static_cast<uint8_t*>(memory);
-}
 
 void pack_block(const Weight& weight, const int8_t* values, int64_t block) {
   uint8_t* tile = weight.tiles + block * weight.steps * 1024;
@@ -49,12 +40,42 @@ void unpack_column(const Weight& weight, int64_t column, int8_t* values) {
 
 }  // namespace
 
+uint8_t* allocate(std::size_t bytes) {
+  void* memory = nullptr;
+  const std::size_t align = bytes >= 2 * kHuge ? kHuge : 4096;
+  if (posix_memalign(&memory, align, bytes)) throw std::bad_alloc();
+#if defined(__linux__)
+  if (align == kHuge) madvise(memory, bytes / kHuge * kHuge, MADV_HUGEPAGE);
+#endif
+  return static_cast<uint8_t*>(memory);
+}
+
+int64_t columns_of_all(const Weight& weight) {
+  int64_t columns = 0;
+  for (const Weight* part = &weight; part; part = part->behind) columns += part->out;
+  return columns;
+}
+
 void multiply(const Weight& weight, const Rows& rows, const Floats& out, int threads) {
-  const int64_t piece = blocks_a_piece(weight, rows.count, threads);
-  const int pieces = static_cast<int>((weight.blocks + piece - 1) / piece);
-  parallel_for(threads, pieces, [&](int item, int) {
-    const int64_t first = item * piece, last = first + piece;
-    multiply_blocks(weight, rows, out, first, last < weight.blocks ? last : weight.blocks);
+  constexpr int kMost = 8;  // weights behind one another
+  int64_t piece[kMost], column[kMost], columns = 0;
+  int begin[kMost + 1] = {}, count = 0;
+  const Weight* parts[kMost];
+  for (const Weight* part = &weight; part && count < kMost; part = part->behind, ++count) {
+    parts[count] = part;
+    piece[count] = blocks_a_piece(*part, rows.count, threads);
+    column[count] = columns;
+    columns += part->out;
+    begin[count + 1] =
+        begin[count] + static_cast<int>((part->blocks + piece[count] - 1) / piece[count]);
+  }
+  parallel_for(threads, begin[count], [&](int item, int) {
+    int at = 0;
+    while (item >= begin[at + 1]) ++at;
+    const Weight& part = *parts[at];
+    const int64_t first = (item - begin[at]) * piece[at], last = first + piece[at];
+    multiply_blocks(part, rows, {out.data + column[at], out.stride}, first,
+                    last < part.blocks ? last : part.blocks);
   });
 }
 

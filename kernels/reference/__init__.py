@@ -4,4 +4,5 @@ __all__ = [
     "attention",
     "backend",
     "fused",
+    "grouped",
 ]

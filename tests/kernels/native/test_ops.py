@@ -22,7 +22,8 @@ EPS = 1e-6
 
 
 class _Levels(ctypes.Structure):
-    _fields_ = [("values", Pointer), ("stride", Long), ("scale", Pointer), ("sums", Pointer)]
+    _fields_ = [("values", Pointer), ("stride", Long), ("scale", Pointer), ("sums", Pointer),
+                ("groups", Pointer), ("group_stride", Long)]  # fmt: skip
 
 
 class _Product(ctypes.Structure):
