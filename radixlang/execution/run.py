@@ -150,8 +150,7 @@ class Run:
         try:
             self.flush()
         finally:
-            self.loop.program_ended = True
-            self.loop.post(self.loop.check_finished)
+            self.loop.post(self.loop.end_program)
 
     def check_may_read(self, ref: Ref) -> None:
         """Refuse to wait for a value on the event loop that the program runs on.
@@ -203,8 +202,11 @@ class Run:
 
     def fail_from_program(self, error: BaseException) -> None:
         """End the run with an exception of the program's own code as its error."""
-        self.loop.program_ended = True
-        self.loop.post(lambda: self.loop.fail_run(self._placed(error, self.streams.get(0), None)))
+        self.loop.post(partial(self._fail_from_program, error))
+
+    def _fail_from_program(self, error: BaseException) -> None:
+        self.loop.end_program()
+        self.loop.fail_run(self._placed(error, self.streams.get(0), None))
 
     def is_complete(self, block: Block) -> bool:
         """Whether everything given to this block has run or failed."""

@@ -180,6 +180,14 @@ class RunLoop:
         self._todo = sum(len(block.nodes) for block in blocks)
         self.program_ended = True
 
+    def end_program(self) -> None:
+        """Note, inside the mailbox, that no nodes come after those handed over before this.
+
+        It is a command like `advance`, as a flag that the program's thread sets would be seen
+        before commands that the thread has posted and that have not run yet.
+        """
+        self.program_ended = True
+
     def advance(self, news: list[tuple[Block, int]]) -> None:
         """Continue with blocks that have grown to these lengths."""
         for block, length in news:
