@@ -32,7 +32,8 @@ class RuntimeConfig:
         eviction: "lru", "slru" or "lookahead".
         order: "depth_first" or "fcfs", the order of waiting requests.
         seed: key of the random numbers of generations without a seed; None draws one.
-        deterministic: attention has the same bits in any batch; there are no drafts.
+        deterministic: a generation has the same bits in any batch and with any cache, as far as
+            the model can; see "One answer" in docs/runtime.md.
         draft_tokens: most tokens that prompt lookup drafts for a generation in a step; 0 goes
             token by token. By default 8 on a CPU and 0 on a GPU.
         cold_tokens: tokens that the 8-bit tier holds: nodes that are idle for cold_idle_s seconds,
@@ -114,11 +115,6 @@ class RuntimeConfig:
         asked = self.draft_tokens
         if asked is not None and (not isinstance(asked, int) or asked < 0):
             raise ParameterError(f"draft_tokens must be 0 or more, got {asked!r}")
-        if asked and self.deterministic:
-            raise ParameterError(
-                f"draft_tokens={asked} drafts tokens, which computes a token in other calls than "
-                "alone and may change its last bits; leave it out, or give deterministic=False"
-            )
 
 
 class RuntimeOptions(TypedDict, total=False):

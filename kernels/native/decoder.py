@@ -1,4 +1,4 @@
-"""An 8-bit decoder whose layers run in one call: its weights packed, its shape in C structures."""
+"""A decoder whose layers run in one call: its weights packed, its shape in C structures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from radixlang.kernels.native.attention import NativeAttentionPlan
+from radixlang.kernels.native.attention import DTYPES, NativeAttentionPlan
 from radixlang.kernels.native.library import Float, Int, Library, Long, Pointer
 from radixlang.kernels.options import AttentionOptions
 
@@ -24,7 +24,7 @@ class DecoderShape(ctypes.Structure):
     _fields_ = [
         *((name, Long) for name in (
             "num_heads", "num_kv_heads", "head_dim", "hidden_size", "intermediate_size",
-            "activation", "stream_block", "inner_block", "grouped",
+            "activation", "stream_block", "inner_block", "value_parts",
         )),
         ("norm_eps", Float),
         ("unused", Float),
@@ -118,17 +118,79 @@ class Weight:
             self._free(self.address)
 
 
+class DenseWeight:
+    """A weight packed for products in float32, its values as they are.
+
+    A sum is over the inner dimension in sequence, so a row of a product has the same bits in any
+    company and on any CPU.
+
+    Args:
+        values: [out_features, in_features] float32, bfloat16 or float16.
+    """
+
+    def __init__(self, library: Library, values: Tensor) -> None:
+        if values.dtype not in DTYPES or values.dim() != 2:
+            raise ValueError(
+                f"{values.dtype} {tuple(values.shape)}: a dense weight needs float32, bfloat16 or "
+                "float16 [out, in]"
+            )
+        self.dtype = values.dtype
+        self.out_features, self.in_features = values.shape
+        values = values.contiguous()
+        new = library.function("rl_dense_new", Pointer, Pointer, Int, Long, Long)
+        self._free = library.function("rl_weight_free", None, Pointer)
+        self._rows = library.function("rl_dense_rows", None, Pointer, Pointer, Long, Pointer, Int)
+        self._product = library.function(
+            "rl_dense_product", Int, Pointer, Pointer, Long, Pointer, Int
+        )  # fmt: skip
+        self.address = new(values.data_ptr(), DTYPES[values.dtype], *values.shape)
+        if not self.address:
+            raise MemoryError(f"no memory for a weight of {values.nbytes} bytes")
+        self.num_bytes = int(library.function("rl_weight_bytes", Long, Pointer)(self.address))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [num_tokens, in_features] to [num_tokens, out_features], both in float32."""
+        x = x.float().contiguous()
+        out = torch.empty((x.shape[0], self.out_features))
+        rows, threads = x.shape[0], torch.get_num_threads()
+        if self._product(self.address, x.data_ptr(), rows, out.data_ptr(), threads):
+            raise MemoryError(f"no memory for a product of {rows} rows")
+        return out
+
+    def rows(self, numbers: Tensor) -> Tensor:
+        """Rows [n, in_features] of the weight as it was given, by their numbers [n]."""
+        numbers = numbers.to(torch.int64).contiguous()
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < self.out_features:
+            raise IndexError(f"rows {numbers.tolist()} of a weight that has {self.out_features}")
+        out = torch.empty((len(numbers), self.in_features), dtype=self.dtype)
+        threads = torch.get_num_threads()
+        self._rows(self.address, numbers.data_ptr(), len(numbers), out.data_ptr(), threads)
+        return out
+
+    def unpacked(self) -> Tensor:
+        """The values [out_features, in_features] as they were given."""
+        return self.rows(torch.arange(self.out_features))
+
+    def __del__(self) -> None:
+        if getattr(self, "address", None):
+            self._free(self.address)
+
+
+AnyWeight = Weight | DenseWeight
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """Weights of one layer; a gain or bias that the model has not is None.
 
-    `qkv` has the values' rows once more behind it, finer. `rope` is an index into the model's.
+    Where the shape's value_parts is 2, `qkv` has the values' rows once more behind it, finer.
+    `rope` is an index into the model's.
     """
 
-    qkv: Weight
-    o: Weight
-    gate_up: Weight
-    down: Weight
+    qkv: AnyWeight
+    o: AnyWeight
+    gate_up: AnyWeight
+    down: AnyWeight
     attn_gain: Tensor | None = None
     qkv_bias: Tensor | None = None
     qk_gain: Tensor | None = None
@@ -162,7 +224,7 @@ class Rotation:
 class Head:
     """The output head and what is before and behind it."""
 
-    weight: Weight
+    weight: AnyWeight
     gain: Tensor | None = None
     bias: Tensor | None = None
     soft_cap: float | None = None
@@ -193,7 +255,7 @@ class Transforms:
 
 
 class NativeDecoder:
-    """All layers of a decoder in one call of the library.
+    """All layers of a decoder in one call of the library; its weights are all of one kind.
 
     Args:
         shape: of the model, as ops.h has it.

@@ -12,11 +12,9 @@ namespace rl {
 constexpr int64_t kGroup = 32;  // weights, or values, of one scale
 constexpr int64_t kUnit = 8;    // groups whose scales GGUF's 256-blocks pack together
 
-// How the bits of a weight are cut into planes; numbers are GGUF's own. A weight is
-// scale * (q - centre), q unsigned, or scale * q + least where the file has a least weight.
-enum Kind : int { kByRow = 0, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ4_K = 12,
-                  kQ5_K = 13, kQ6_K = 14 };
-
+// How the bits of a weight of a kind are cut into planes. A weight is scale * (q - centre), q
+// unsigned, or scale * q + least where the file has a least weight.
+//
 // What GGUF's block of a kind is. Planes, for 16 columns by a group: `low_bytes` with four bits a
 // weight (eight for Q8_0), `high_bytes` with the bits above, and for a unit `param_bytes`.
 struct Format {

@@ -146,10 +146,9 @@ rl::Weight* rl_grouped_new(int kind, const uint8_t* blocks, const int64_t* order
                            int64_t in) try {
   const rl::Format format = rl::format_of(kind);
   if (!format.bits || in % format.block) return nullptr;
-  rl::Weight weight{out, in, (in + 63) / 64, (out + 15) / 16, nullptr, nullptr, 0};
+  rl::Weight weight{kind, 0, out, in, (in + 63) / 64, (out + 15) / 16, nullptr, nullptr, 0};
   const int64_t groups = weight.blocks * (in / rl::kGroup);
   const int64_t params = weight.blocks * (in / format.block) * format.param_bytes;
-  weight.kind = kind;
   weight.bytes = groups * (format.low_bytes + format.high_bytes) + params;
   weight.tiles = rl::allocate(weight.bytes);
   weight.high = weight.tiles + groups * format.low_bytes;
@@ -174,11 +173,11 @@ int rl_grouped_product(const rl::Weight* weight, const float* x, int64_t rows, f
   uint8_t* memory = rl::scratch<uint8_t>(2, values + 2 * factors + rows * groups * sizeof(rl::Group));
   const rl::Levels levels{reinterpret_cast<int8_t*>(memory), stride,
                           reinterpret_cast<float*>(memory + values),
-                          reinterpret_cast<int32_t*>(memory + values + factors),
+                          reinterpret_cast<int32_t*>(memory + values + factors), nullptr,
                           reinterpret_cast<rl::Group*>(memory + values + 2 * factors), groups};
   rl::quantize_rows(x, in, rows, levels);
   const int64_t columns = rl::columns_of_all(*weight);
-  rl::multiply(*weight, {levels.values, stride, levels.sums, rows, levels.groups, groups},
+  rl::multiply(*weight, {levels.values, stride, levels.sums, rows, nullptr, levels.groups, groups},
                {out, columns}, threads);
   for (int64_t row = 0; row < rows; ++row)
     for (int64_t i = 0; i < columns; ++i) out[row * columns + i] *= levels.scale[row];

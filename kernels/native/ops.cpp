@@ -1,4 +1,4 @@
-// The operations between 8-bit products. Every loop goes over one row; rows do not meet.
+// The operations between products. Every loop goes over one row; rows do not meet.
 #include "ops.h"
 
 #include <cmath>
@@ -19,6 +19,11 @@ float* work_row(int64_t width) { return scratch<float>(kWork, width + 64); }
 // A number, or NaN where the row holds what is not finite: it is then lost as a whole, and seen.
 RL_INLINE float checked_peak(F16 peak, F16 poison) {
   return std::fmax(max_lane(peak), kTiny) + sum(poison);
+}
+
+RL_INLINE void float_row(const float* x, int64_t width, float factor, float* out) {
+  const F16 all = set1(factor);
+  for (int64_t i = 0; i < width; i += 16) store_at(out, i, width, mul(load_at(x, i, width), all));
 }
 
 RL_INLINE int32_t round_store(const float* x, F16 inverse, int8_t* values) {
@@ -46,9 +51,11 @@ void quantize_groups(const float* x, int64_t width, float factor, const Levels& 
   out.scale[row] = factor + sum(poison);
 }
 
-// Levels of x [width], padded with zeros to 16, whose scale is that of the row times a factor.
-RL_INLINE void quantize_row(const float* x, int64_t width, float factor, const Levels& out,
-                            int64_t row) {
+// Levels of x [width], padded with zeros to 16, whose scale is that of the row times a factor; or
+// by groups; or x times the factor as it is, for dense weights.
+RL_INLINE void write_row(const float* x, int64_t width, float factor, const Levels& out,
+                         int64_t row) {
+  if (out.floats) return float_row(x, width, factor, out.floats + row * out.stride);
   if (out.groups) return quantize_groups(x, width, factor, out, row);
   F16 peak = zero(), poison = zero();
   for (int64_t i = 0; i < width; i += 16) {
@@ -71,6 +78,10 @@ RL_INLINE void quantize_row(const float* x, int64_t width, float factor, const L
   out.sums[row] = sum_of(total);
 }
 
+RL_INLINE float scale_of(const Product& product, int64_t row) {
+  return product.scale ? product.scale[row] : 1.0f;
+}
+
 RL_INLINE void scale_by(float* x, int64_t width, float factor) {
   const F16 all = set1(factor);
   for (int64_t i = 0; i < width; i += 16) store(x + i, mul(load(x + i), all));
@@ -80,7 +91,7 @@ void read_row(const RlShape& shape, const float* stream, const float* gain, cons
               int64_t row) {
   const int64_t width = shape.hidden_size;
   const float factor = inverse_rms(stream, width, shape.norm_eps);
-  if (!gain && shape.stream_block <= 1) return quantize_row(stream, width, factor, out, row);
+  if (!gain && shape.stream_block <= 1) return write_row(stream, width, factor, out, row);
   float* x = work_row(width);
   for (int64_t i = 0; i < width; i += 16) {
     const F16 value = load_at(stream, i, width);
@@ -90,7 +101,7 @@ void read_row(const RlShape& shape, const float* stream, const float* gain, cons
     transform(x, width, shape.stream_block);
     scale_by(x, width, 1.0f / std::sqrt(static_cast<float>(shape.stream_block)));
   }
-  quantize_row(x, width, factor, out, row);
+  write_row(x, width, factor, out, row);
 }
 
 // product * scale (+ bias) of 16 columns.
@@ -124,7 +135,7 @@ void split_row(const RlShape& shape, const Product& product, const Angles& angle
                const float* bias, const float* gain, int64_t row, const Heads& out) {
   const int64_t dim = shape.head_dim, turned = shape.num_heads + shape.num_kv_heads;
   const float* data = product.data + row * product.stride;
-  const F16 scale = set1(product.scale[row]);
+  const F16 scale = set1(scale_of(product, row));
   const int64_t slot = int64_t(out.slots[row]) * shape.num_kv_heads * dim;
   float* x = work_row(dim);
   for (int64_t head = 0; head < turned; ++head) {
@@ -142,7 +153,8 @@ void split_row(const RlShape& shape, const Product& product, const Angles& angle
   const float* coarse = data + turned * dim;
   for (int64_t i = 0; i < width; i += 16) {
     F16 value = mul(load_at(coarse, i, width), scale);
-    if (!shape.grouped) value = add(value, mul(load_at(coarse + width, i, width), scale));
+    if (shape.value_parts == 2)
+      value = add(value, mul(load_at(coarse + width, i, width), scale));
     if (bias) value = add(value, load_at(bias + turned * dim, i, width));
     store_kv(out.dtype, out.v, slot + i, value, width - i);
   }
@@ -173,7 +185,7 @@ RL_INLINE void activate_row(const RlShape& shape, const Product& product, const 
                             int64_t row, const Levels& out, const Activation& activation) {
   const int64_t width = shape.intermediate_size;
   const float* gate = product.data + row * product.stride;
-  const F16 scale = set1(product.scale[row]);
+  const F16 scale = set1(scale_of(product, row));
   float* x = work_row(width);
   for (int64_t i = 0; i < width; i += 16) {
     const F16 value = activation(scaled(gate, scale, bias, i, width));
@@ -183,7 +195,7 @@ RL_INLINE void activate_row(const RlShape& shape, const Product& product, const 
   transform(x, width, shape.inner_block);
   if (shape.inner_block > 1)
     scale_by(x, width, 1.0f / std::sqrt(static_cast<float>(shape.inner_block)));
-  quantize_row(x, width, 1.0f, out, row);
+  write_row(x, width, 1.0f, out, row);
 }
 
 template <class Activation>
@@ -236,7 +248,7 @@ void sine_cosine(double angle, float* sine, float* cosine) {
 }  // namespace
 
 void quantize_rows(const float* x, int64_t width, int64_t count, const Levels& out) {
-  for (int64_t row = 0; row < count; ++row) quantize_row(x + row * width, width, 1.0f, out, row);
+  for (int64_t row = 0; row < count; ++row) write_row(x + row * width, width, 1.0f, out, row);
 }
 
 void read_rows(const RlShape& shape, const float* stream, const float* gain, int64_t count,
@@ -255,7 +267,7 @@ void add_read_rows(const RlShape& shape, float* stream, const Product& product, 
                    const float* post_gain, const float* gain, int64_t count, const Levels& out) {
   for (int64_t row = 0; row < count; ++row) {
     float* own = stream + row * shape.hidden_size;
-    add_row(shape, own, product.data + row * product.stride, product.scale[row], bias, post_gain);
+    add_row(shape, own, product.data + row * product.stride, scale_of(product, row), bias, post_gain);
     read_row(shape, own, gain, out, row);
   }
 }
@@ -274,7 +286,7 @@ void finish_logits(float* data, int64_t stride, const float* scale, const float*
                    int64_t count, int64_t first, int64_t last) {
   for (int64_t row = 0; row < count; ++row) {
     float* own = data + row * stride;
-    const F16 factor = set1(scale[row]);
+    const F16 factor = set1(scale ? scale[row] : 1.0f);
     for (int64_t i = first; i < last; i += 16) {
       F16 value = scaled(own, factor, bias, i, last);
       if (cap > 0) value = mul(tanh(div(value, set1(cap))), set1(cap));

@@ -1,4 +1,4 @@
-// What an 8-bit decoder computes between its products, row by row, in one fixed order.
+// What a decoder computes between its products, row by row, in one fixed order.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct RlShape {
   int64_t activation;
   int64_t stream_block;  // before what reads the stream
   int64_t inner_block;   // before the down projection
-  int64_t grouped;       // 1: rows are rounded by groups, and no values' rows are behind qkv
+  int64_t value_parts;   // 2: values' rows come once more behind the product of qkv, finer
   float norm_eps;
   float unused;
 };
@@ -36,20 +36,21 @@ struct RlRotation {
 
 namespace rl {
 
-// 8-bit rows to write: values [rows, stride], zeros behind the width; a scale and a sum a row. A
-// scale is the largest size in the row: the factor 1 / 127 is in the weights. Where there are
-// groups, every 32 values have a scale of their own, the row's is a factor on all, and sums are not
-// written.
+// Rows to write for a product. For 8-bit weights: values [rows, stride], zeros behind the width; a
+// scale and a sum a row. A scale is the largest size in the row: the factor 1 / 127 is in the
+// weights. For grouped weights: values, a scale and sums for every 32 of them, and the row's scale,
+// a factor on all. For dense weights: floats [rows, stride], and nothing else.
 struct Levels {
   int8_t* values;
   int64_t stride;
   float* scale;
   int32_t* sums;
+  float* floats;
   Group* groups = nullptr;  // [rows, group_stride]
   int64_t group_stride = 0;
 };
 
-// Rows of a product without their own scale, and that scale.
+// Rows of a product without their own scale, and that scale; null where rows have none.
 struct Product {
   const float* data;
   int64_t stride;
@@ -76,7 +77,7 @@ void quantize_rows(const float* x, int64_t width, int64_t count, const Levels& o
 void read_rows(const RlShape& shape, const float* stream, const float* gain, int64_t count,
                const Levels& out);
 
-// Product of the qkv weight, values' rows once more behind it, finer, unless grouped. bias and gain may be null.
+// Product of the qkv weight; see `value_parts`. bias and gain may be null.
 void split_rows(const RlShape& shape, const Product& product, const Angles& angles,
                 const float* bias, const float* gain, int64_t count, const Heads& out);
 
@@ -88,7 +89,7 @@ void add_read_rows(const RlShape& shape, float* stream, const Product& product, 
 void activate_rows(const RlShape& shape, const Product& product, const float* bias, int64_t count,
                    const Levels& out);
 
-// data *= scale, + bias, soft capped: columns [first, last) of rows, in place; cap 0: none.
+// data *= scale (null: 1), + bias, soft capped: columns [first, last) of rows, in place; cap 0: none.
 void finish_logits(float* data, int64_t stride, const float* scale, const float* bias, float cap,
                    int64_t count, int64_t first, int64_t last);
 

@@ -362,6 +362,7 @@ void amx(const Weight& weight, const Rows& rows, const Floats& out, int64_t firs
 
 void multiply_blocks(const Weight& weight, const Rows& rows, const Floats& out, int64_t first,
                      int64_t last) {
+  if (weight.kind == kDense) return multiply_dense_blocks(weight, rows, out, first, last);
   if (weight.kind != kByRow) return multiply_grouped(weight, rows, out, first, last);
 #if defined(__AMX_INT8__)
   amx(weight, rows, out, first, last);
@@ -380,10 +381,12 @@ void multiply_blocks(const Weight& weight, const Rows& rows, const Floats& out, 
 
 int64_t blocks_a_piece(const Weight& weight, int64_t count, int threads) {
   if (threads < 2) return weight.blocks;
-  const int64_t bytes = weight.steps * kTile * std::max<int64_t>(1, count / 16);
+  const int64_t block = static_cast<int64_t>(weight.bytes) / weight.blocks;
+  const int64_t bytes = block * std::max<int64_t>(1, count / 16);
   const int64_t fair = weight.blocks / (4 * threads);
   const int64_t blocks = std::max(fair, kPieceBytes / bytes);
-  return std::max<int64_t>(2, (blocks + 1) / 2 * 2);
+  const int64_t together = weight.kind == kDense ? 12 : 2;  // blocks that are best taken at once
+  return std::max(together, (blocks + together - 1) / together * together);
 }
 
 void sum_rows(const int8_t* values, int64_t stride, int64_t width, int64_t count, int32_t* sums) {

@@ -1,4 +1,5 @@
-// Products of 8-bit rows with 8-bit weights: exact integer sums, then one float factor a column.
+// Products of rows with weights: of 8-bit rows with 8-bit weights by exact integer sums and one
+// float factor a column, or of float rows with float weights.
 #pragma once
 
 #include <cstddef>
@@ -6,20 +7,30 @@
 
 namespace rl {
 
-// A weight [out, in]. Where its kind is kByRow it is in one layout for every instruction set. Columns of the product come in blocks
-// of 16, the inner dimension in steps of 64: a tile of 1,024 bytes is 16 rows of 64 bytes, row r
-// holding for each of 16 columns the four values 4r..4r+3. Values are stored plus 128 (unsigned),
-// so a sum over them is too large by 128 times the sum of the row that they were multiplied with.
+// How a weight is stored: 8 bits with a scale a row; floats; or by groups as GGUF's block types of
+// these numbers, see grouped.h.
+enum Kind : int { kByRow = 0, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ4_K = 12,
+                  kQ5_K = 13, kQ6_K = 14, kDense = 100 };
+
+// A weight [out, in] in one layout for every instruction set. Columns of the product come in blocks
+// of 16.
+//
+// In 8 bits the inner dimension comes in steps of 64: a tile of 1,024 bytes is 16 rows of 64 bytes,
+// row r holding for each of 16 columns the four values 4r..4r+3. Values are stored plus 128
+// (unsigned), so a sum over them is too large by 128 times the sum of the row that they were
+// multiplied with. A dense weight has for each block [in, 16] values of its dtype. Of a grouped one
+// tiles are the plane of low bits.
 struct Weight {
+  int kind;
+  int dtype;           // rl::Dtype of a dense one
   int64_t out;         // columns of the product
   int64_t in;          // length of a sum
   int64_t steps;       // of 64, the last padded
   int64_t blocks;      // of 16 columns, the last padded
-  uint8_t* tiles;      // [blocks, steps, 16, 16, 4]
-  float* scale;        // [blocks * 16], 0 behind `out`
+  uint8_t* tiles;      // [blocks, steps, 16, 16, 4], or [blocks, in, 16]
+  float* scale;        // [blocks * 16], 0 behind `out`; only of 8 bits with a scale a row
   std::size_t bytes;   // of the one allocation that holds all of it
-  int kind = 0;        // of grouped.h: how else it is laid out; tiles then are the low plane
-  const uint8_t* high = nullptr;    // the plane of bits above
+  const uint8_t* high = nullptr;    // plane of the bits above, of a grouped one
   const uint8_t* params = nullptr;  // scales of groups
   const Weight* behind = nullptr;   // the weight whose columns come behind these
 };
@@ -37,14 +48,15 @@ struct Group {
   int32_t unused[3];
 };
 
-// Rows to multiply: int8 values in [-127, 127], zeros from `in` to steps * 64. Up to 16 rows behind
-// the last may be read, and what is read there is not used.
+// Rows to multiply. For 8-bit weights: int8 values in [-127, 127], zeros from `in` to steps * 64;
+// up to 16 rows behind the last may be read, and what is read there is not used.
 struct Rows {
   const int8_t* values;
-  int64_t stride;       // bytes from row to row, a multiple of 64
+  int64_t stride;       // values from row to row, a multiple of 64 for 8 bits
   const int32_t* sums;  // of each row's values
   int64_t count;
-  const Group* groups = nullptr;  // [count, group_stride], for weights with groups
+  const float* floats = nullptr;  // for dense weights, in place of values and sums
+  const Group* groups = nullptr;  // [count, group_stride], for grouped weights
   int64_t group_stride = 0;
 };
 
@@ -54,9 +66,13 @@ struct Floats {
   int64_t stride;
 };
 
-// Sets out[r, c] = float(sum) * scale[c] for the columns of blocks [first, last) of all rows.
+// Sets out[r, c] = float(sum) * scale[c] (a dense weight has no scale) for the columns of blocks
+// [first, last) of all rows.
 void multiply_blocks(const Weight& weight, const Rows& rows, const Floats& out, int64_t first,
                      int64_t last);
+
+void multiply_dense_blocks(const Weight& weight, const Rows& rows, const Floats& out,
+                           int64_t first, int64_t last);
 
 // All columns, of the weights behind it too, shared by a team.
 void multiply(const Weight& weight, const Rows& rows, const Floats& out, int threads);

@@ -42,19 +42,19 @@ class Kept {
   std::size_t size_ = 0;
 };
 
-Levels from(const Levels& levels, int64_t row) {
-  return {levels.values + row * levels.stride, levels.stride, levels.scale + row,
-          levels.sums + row,
-          levels.groups ? levels.groups + row * levels.group_stride : nullptr,
-          levels.group_stride};
+template <class T>
+T* moved(T* at, int64_t by) {
+  return at ? at + by : nullptr;
 }
 
-Rows rows_of(const Levels& levels, int64_t count) {
-  return {levels.values, levels.stride, levels.sums, count, levels.groups, levels.group_stride};
+Levels from(const Levels& levels, int64_t row) {
+  return {moved(levels.values, row * levels.stride), levels.stride, moved(levels.scale, row),
+          moved(levels.sums, row), moved(levels.floats, row * levels.stride),
+          moved(levels.groups, row * levels.group_stride), levels.group_stride};
 }
 
 Product from(const Product& product, int64_t row) {
-  return {product.data + row * product.stride, product.stride, product.scale + row};
+  return {product.data + row * product.stride, product.stride, moved(product.scale, row)};
 }
 
 // Calls body(first, last) for all rows, in pieces on the team where there are several.
@@ -84,16 +84,25 @@ int64_t widest_product(const RlModel& model) {
   return widest;
 }
 
-// Levels and a product of up to some rows.
+// What products read and write, for up to some rows.
 struct Work {
-  Work(const RlShape& shape, int64_t product_width, int64_t rows) {
-    thread_local Kept kept[5];
+  Work(const RlModel& model, int64_t product_width, int64_t rows) {
+    thread_local Kept kept[6];
     // a line more: rows at distances of 4,096 bytes would push each other out of the cache
-    const int64_t stride = widest_input(shape) + 64, groups = stride / 32;
-    levels = {kept[0].of<int8_t>((rows + 16) * stride), stride, kept[1].of<float>(rows),
-              kept[2].of<int32_t>(rows),
-              shape.grouped ? kept[4].of<Group>(rows * groups) : nullptr, groups};
+    const int64_t stride = widest_input(model.shape) + 64, groups = stride / 32;
+    const int kind = model.head->kind;
+    if (kind == kDense)
+      levels = {nullptr, stride, nullptr, nullptr, kept[4].of<float>(rows * stride)};
+    else
+      levels = {kept[0].of<int8_t>((rows + 16) * stride), stride, kept[1].of<float>(rows),
+                kept[2].of<int32_t>(rows), nullptr,
+                kind == kByRow ? nullptr : kept[5].of<Group>(rows * groups), groups};
     product = kept[3].of<float>(rows * product_width);
+  }
+
+  Rows rows(int64_t count) const {
+    return {levels.values, levels.stride, levels.sums, count,
+            levels.floats, levels.groups, levels.group_stride};
   }
 
   Levels levels;
@@ -161,7 +170,7 @@ class Step {
   }
 
   void through(int64_t index, int64_t first, int64_t last, int threads) {
-    const Work work(shape_, product_width_, last - first);
+    const Work work(model_, product_width_, last - first);
     if (index)
       finish_layer(index - 1, first, last, threads, work);
     else
@@ -180,7 +189,7 @@ class Step {
 
   Product multiplied(const Weight& weight, int64_t count, int threads, const Work& work) {
     const int64_t stride = product_stride(weight);
-    multiply(weight, rows_of(work.levels, count), {work.product, stride}, threads);
+    multiply(weight, work.rows(count), {work.product, stride}, threads);
     return {work.product, stride, work.levels.scale};
   }
 
@@ -241,12 +250,12 @@ class Step {
 void head_logits(const RlModel& model, const float* hidden, int64_t count, float* logits,
                  int threads) {
   const Weight& head = *model.head;
-  const Work work(model.shape, 1, count);
+  const Work work(model, 1, count);
   for_rows(threads, count, [&](int64_t first, int64_t last) {
     read_rows(model.shape, hidden + first * model.shape.hidden_size, model.head_gain, last - first,
               from(work.levels, first));
   });
-  const Rows rows = rows_of(work.levels, count);
+  const Rows rows = work.rows(count);
   const int64_t piece = std::min<int64_t>(blocks_a_piece(head, count, threads), 64);
   parallel_for(threads, static_cast<int>((head.blocks + piece - 1) / piece), [&](int item, int) {
     const int64_t first = item * piece, last = std::min(head.blocks, first + piece);

@@ -1,4 +1,4 @@
-// All layers of an 8-bit decoder in one call, and its output head.
+// All layers of a decoder in one call, and its output head. Its weights are all of one kind.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ extern "C" {
 
 // Weights of one layer; a gain or bias that the model has not is null.
 struct RlLayer {
-  const rl::Weight* qkv;  // values' rows once more behind it, finer, unless grouped
+  const rl::Weight* qkv;
   const rl::Weight* o;
   const rl::Weight* gate_up;
   const rl::Weight* down;

@@ -1,9 +1,11 @@
 // Weights packed once, and a whole product for callers outside of a decoder.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 
 #include "products.h"
+#include "simd.h"
 #include "team.h"
 #include "weights.h"
 
@@ -36,6 +38,27 @@ void unpack_column(const Weight& weight, int64_t column, int8_t* values) {
   const uint8_t* tile = weight.tiles + column / 16 * weight.steps * 1024 + column % 16 * 4;
   for (int64_t i = 0; i < weight.in; ++i)
     values[i] = static_cast<int8_t>(tile[i / 4 * 64 + i % 4] ^ 0x80);
+}
+
+// Values of some columns of a dense weight by their rows [columns, in], to [in, 16] or back.
+template <class T>
+void pack_dense(const T* rows, int64_t columns, int64_t in, T* block) {
+  for (int64_t k = 0; k < in; ++k)
+    for (int64_t column = 0; column < 16; ++column)
+      block[16 * k + column] = column < columns ? rows[column * in + k] : T(0);
+}
+
+template <class T>
+void read_dense(const Weight& weight, int64_t column, T* row) {
+  const T* values = reinterpret_cast<const T*>(weight.tiles) + column / 16 * weight.in * 16;
+  for (int64_t k = 0; k < weight.in; ++k) row[k] = values[16 * k + column % 16];
+}
+
+template <class T>
+void pack_all(const Weight& weight, const T* values) {
+  for (int64_t block = 0; block < weight.blocks; ++block)
+    pack_dense(values + 16 * block * weight.in, std::min<int64_t>(16, weight.out - 16 * block),
+               weight.in, reinterpret_cast<T*>(weight.tiles) + 16 * block * weight.in);
 }
 
 }  // namespace
@@ -85,7 +108,7 @@ extern "C" {
 
 // Packs levels [out, in] in [-127, 127] with a factor a row [out]; null without memory.
 rl::Weight* rl_weight_new(const int8_t* levels, const float* scale, int64_t out, int64_t in) try {
-  rl::Weight weight{out, in, (in + 63) / 64, (out + 15) / 16, nullptr, nullptr, 0};
+  rl::Weight weight{rl::kByRow, 0, out, in, (in + 63) / 64, (out + 15) / 16, nullptr, nullptr, 0};
   const std::size_t tiles = weight.blocks * weight.steps * 1024;
   const std::size_t scales = weight.blocks * 16 * sizeof(float);
   weight.bytes = tiles + scales;
@@ -127,6 +150,40 @@ int rl_product(const rl::Weight* weight, const int8_t* levels, int64_t rows, flo
   }
   rl::sum_rows(padded, stride, in, rows, sums);
   rl::multiply(*weight, {padded, stride, sums, rows}, {out, weight->out}, threads);
+  return 0;
+} catch (const std::bad_alloc&) {
+  return -1;
+}
+
+// Packs values [out, in] of a Dtype; null without memory.
+rl::Weight* rl_dense_new(const void* values, int dtype, int64_t out, int64_t in) try {
+  rl::Weight weight{rl::kDense, dtype, out, in, 0, (out + 15) / 16, nullptr, nullptr, 0};
+  weight.bytes = weight.blocks * 16 * in * rl::bytes_of(dtype);
+  weight.tiles = rl::allocate(weight.bytes);
+  if (dtype == rl::kFloat32) rl::pack_all(weight, static_cast<const uint32_t*>(values));
+  else rl::pack_all(weight, static_cast<const uint16_t*>(values));
+  return new rl::Weight(weight);
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+// Rows [num_rows, in] of a dense weight's own values, by their numbers.
+void rl_dense_rows(const rl::Weight* weight, const int64_t* numbers, int64_t num_rows, void* rows,
+                   int threads) {
+  rl::parallel_for(threads, static_cast<int>((num_rows + 15) / 16), [&](int item, int) {
+    for (int64_t i = 16 * item; i < std::min<int64_t>(num_rows, 16 * item + 16); ++i) {
+      if (weight->dtype == rl::kFloat32)
+        rl::read_dense(*weight, numbers[i], static_cast<uint32_t*>(rows) + i * weight->in);
+      else
+        rl::read_dense(*weight, numbers[i], static_cast<uint16_t*>(rows) + i * weight->in);
+    }
+  });
+}
+
+// out [rows, weight.out] = x [rows, weight.in] times a dense weight. -1 without memory.
+int rl_dense_product(const rl::Weight* weight, const float* x, int64_t rows, float* out,
+                     int threads) try {
+  rl::multiply(*weight, {nullptr, weight->in, nullptr, rows, x}, {out, weight->out}, threads);
   return 0;
 } catch (const std::bad_alloc&) {
   return -1;

@@ -83,5 +83,5 @@ def _serving(loaded: LoadedModel, config: RuntimeConfig, num_slots: int) -> Serv
         num_logits=model.vocab_size,
         end_ids=loaded.eos_token_ids,
         max_tokens_held=num_slots,
-        draft_tokens=draft_tokens_for(loaded.model.device, config),
+        draft_tokens=draft_tokens_for(loaded.model, config),
     )

@@ -9,6 +9,7 @@ import torch
 from radixlang.errors import ParameterError
 from radixlang.runtime.cache.kv_cache import KVCache
 from radixlang.runtime.models.config import ModelConfig
+from radixlang.runtime.models.model import CausalModel
 from radixlang.runtime.process.device import device_of
 from radixlang.runtime.runtime_config import RuntimeConfig
 
@@ -34,11 +35,22 @@ def max_logit_rows_for(device: torch.device, vocab_size: int) -> int:
     return max(_CPU_LOGIT_ROWS, _LOGIT_BYTES // (4 * vocab_size))
 
 
-def draft_tokens_for(device: torch.device, config: RuntimeConfig) -> int:
-    """Most tokens guessed ahead: on a GPU a step of one token replays a graph, and is cheaper."""
-    if config.draft_tokens is not None:
-        return config.draft_tokens
-    return 0 if config.deterministic or device.type != "cpu" else _CPU_DRAFT
+def draft_tokens_for(model: CausalModel, config: RuntimeConfig) -> int:
+    """Most tokens drafted in a step: on a GPU a step of one token replays a graph, and is cheaper.
+
+    Raises:
+        ParameterError: drafts are asked for of a deterministic runtime whose model would then give
+            other last bits.
+    """
+    asked, varies = config.draft_tokens, config.deterministic and not model.batch_invariant
+    if asked is None:
+        return 0 if varies or model.device.type != "cpu" else _CPU_DRAFT
+    if asked and varies:
+        raise ParameterError(
+            f"draft_tokens={asked} drafts tokens, which this model computes in other calls than "
+            "alone, and so with other last bits; leave it out, or give deterministic=False"
+        )
+    return asked
 
 
 def make_cache(

@@ -120,6 +120,11 @@ class TransformersModel:
         return device
 
     @property
+    def batch_invariant(self) -> bool:
+        """False: torch's products may round a row otherwise in other company."""
+        return False
+
+    @property
     def num_weight_bytes(self) -> int:
         """Bytes of all weights."""
         return sum(weight.nbytes for weight in self._model.parameters())

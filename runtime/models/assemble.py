@@ -9,10 +9,26 @@ from typing import TypeVar
 import torch
 
 from radixlang.errors import ModelFormatError
+from radixlang.kernels.native import decoder as native_decoder
+from radixlang.kernels.native.decoder import DenseWeight
+from radixlang.kernels.native.library import Library
 from radixlang.progress import doing, each
 from radixlang.runtime.models.config import ModelConfig
-from radixlang.runtime.models.decoder import Decoder, DecoderLayer, TableEmbedding
-from radixlang.runtime.models.linear import DenseLinear, Linear, RmsNorm, TransposedLinear
+from radixlang.runtime.models.decoder import (
+    Decoder,
+    DecoderLayer,
+    Embedding,
+    PackedEmbedding,
+    TableEmbedding,
+)
+from radixlang.runtime.models.linear import (
+    DenseLinear,
+    Linear,
+    NativeLinear,
+    RmsNorm,
+    TransposedLinear,
+)
+from radixlang.runtime.models.native import NativeLayers, shape_of, suits
 from radixlang.runtime.models.rotary import interleave_rows
 from radixlang.runtime.models.weights import WeightSource
 
@@ -143,35 +159,91 @@ def build_decoder(
     *,
     dtype: torch.dtype,
     device: torch.device,
-    make_linear: MakeLinear | None = None,
+    library: Library | None = None,
 ) -> Decoder:
     """Assemble a decoder from the checkpoint's own values, nothing folded or rotated.
 
-    `make_linear` packs a projection; None takes the fastest for the device and dtype. A head tied
-    to the embedding shares its memory.
+    With the native library its layers run in one call; else in plain torch. A head tied to the
+    embedding shares its memory.
 
     Raises:
         ModelFormatError: a tensor is missing or has another shape than the configuration says.
     """
     assembler = Assembler(config, source, dtype, device)
-    transposed = device.type == "cpu" and dtype == torch.float32
-    make = make_linear or (TransposedLinear if transposed else DenseLinear)
+    if library is not None and (device.type != "cpu" or not suits(config)):
+        library = None
+    make = _make_linear(library, dtype, device)
     vocab_size, hidden_size = config.vocab_size, config.hidden_size
 
-    def outer() -> tuple[torch.Tensor, Linear]:
-        embed = assembler.matrix("embed", vocab_size, hidden_size)
+    def outer() -> tuple[Embedding, Linear]:
+        table = assembler.matrix("embed", vocab_size, hidden_size)
         tied = config.tie_embeddings or "head.weight" not in source
         bias = assembler.bias("head", vocab_size)
-        if tied:
-            return embed, DenseLinear(embed, bias)
-        return embed, make(assembler.matrix("head", vocab_size, hidden_size), bias)
+        if not tied:
+            head = make(assembler.matrix("head", vocab_size, hidden_size), bias)
+            return TableEmbedding(table), head
+        if library is None:
+            return TableEmbedding(table), DenseLinear(table, bias)
+        weight = DenseWeight(library, table)
+        return PackedEmbedding(weight), NativeLinear(weight, bias)
 
     def layer(index: int) -> DecoderLayer:
         return _layer(assembler, f"layers.{index}", make)
 
     (embed, head), layers = in_threads(outer, layer, config.num_layers)
     norm = assembler.norm("norm")
-    return Decoder(config, layers, TableEmbedding(embed), norm, head, device=device)
+    native = None
+    if library is not None:
+        native = NativeLayers(
+            library,
+            config,
+            shape_of(config),
+            [_native_layer(config, index, layer) for index, layer in enumerate(layers)],
+            _native_head(head, norm, config),
+        )
+    return Decoder(config, layers, embed, norm, head, device=device, native=native)
+
+
+def _make_linear(library: Library | None, dtype: torch.dtype, device: torch.device) -> MakeLinear:
+    """What packs a projection: the fastest for the device and dtype."""
+    if library is not None:
+        return lambda weight, bias: NativeLinear(DenseWeight(library, weight), bias)
+    transposed = device.type == "cpu" and dtype == torch.float32
+    return TransposedLinear if transposed else DenseLinear
+
+
+def _native_layer(config: ModelConfig, index: int, layer: DecoderLayer) -> native_decoder.Layer:
+    """A layer, whose projections are native, for the library."""
+    (qkv, qkv_bias), (o, o_bias) = _parts(layer.qkv), _parts(layer.o)
+    (gate_up, gate_up_bias), (down, down_bias) = _parts(layer.gate_up), _parts(layer.down)
+    return native_decoder.Layer(
+        qkv, o, gate_up, down,
+        attn_gain=layer.attn_norm.gain,
+        qkv_bias=qkv_bias,
+        qk_gain=layer.qk_gain,
+        o_bias=o_bias,
+        attn_post_gain=_gain(layer.attn_post_norm),
+        mlp_gain=layer.mlp_norm.gain,
+        gate_up_bias=gate_up_bias,
+        down_bias=down_bias,
+        mlp_post_gain=_gain(layer.mlp_post_norm),
+        rope=config.layer_rope[index],
+        window=config.windows[index],
+    )  # fmt: skip
+
+
+def _gain(norm: RmsNorm | None) -> torch.Tensor | None:
+    return None if norm is None else norm.gain
+
+
+def _native_head(linear: Linear, norm: RmsNorm, config: ModelConfig) -> native_decoder.Head:
+    weight, bias = _parts(linear)
+    return native_decoder.Head(weight, norm.gain, bias, config.logit_soft_cap)
+
+
+def _parts(linear: Linear) -> tuple[DenseWeight, torch.Tensor | None]:
+    assert isinstance(linear, NativeLinear)
+    return linear.weight, linear.bias
 
 
 def in_threads(

@@ -11,17 +11,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import torch
 import torch.nn.functional as F
 
 from radixlang.kernels.attention import StepPlan, attend
 from radixlang.kernels.layer_kv import KVLayers, LayerKV
+from radixlang.kernels.native.decoder import DenseWeight
 from radixlang.kernels.options import AttentionOptions
+from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.families import Activation
-from radixlang.runtime.models.linear import DenseLinear, Linear, RmsNorm, TransposedLinear
+from radixlang.runtime.models.linear import (
+    DenseLinear,
+    Linear,
+    NativeLinear,
+    RmsNorm,
+    TransposedLinear,
+)
+from radixlang.runtime.models.native import NativeLayers
 from radixlang.runtime.models.rotary import Rotary, rotate
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -68,8 +77,31 @@ class TableEmbedding:
         self.weight = weight
         self.num_bytes = weight.nbytes
 
+    @property
+    def rows(self) -> torch.Tensor:
+        """The table."""
+        return self.weight
+
     def __call__(self, input_ids: torch.Tensor) -> torch.Tensor:
         return F.embedding(input_ids, self.weight)
+
+
+class PackedEmbedding:
+    """Rows of a native weight [vocab_size, hidden_size], which is also the model's head."""
+
+    __slots__ = ("num_bytes", "weight")
+
+    def __init__(self, weight: DenseWeight) -> None:
+        self.weight = weight
+        self.num_bytes = weight.num_bytes
+
+    @property
+    def rows(self) -> torch.Tensor:
+        """The table, a copy."""
+        return self.weight.unpacked()
+
+    def __call__(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.weight.rows(input_ids)
 
 
 class Decoder:
@@ -80,6 +112,7 @@ class Decoder:
         device: where the weights are.
         norm: the final norm.
         head: hidden_size to vocab_size.
+        native: the same layers and head by the native library, where it is there.
     """
 
     def __init__(
@@ -91,9 +124,11 @@ class Decoder:
         head: Linear,
         *,
         device: torch.device,
+        native: NativeLayers | None = None,
     ) -> None:
         self.device = device
         self.config = config
+        self._native = native
         self._layers = tuple(layers)
         self._embed = embed
         self._norm = norm
@@ -102,6 +137,11 @@ class Decoder:
         self._rotary = [Rotary(rope, config.head_dim, device) for rope in config.ropes]
         self._head_norm = RmsNorm(config.head_dim, config.norm_eps)
         self._activation = ACTIVATIONS[config.activation]
+
+    @property
+    def batch_invariant(self) -> bool:
+        """See `CausalModel`."""
+        return self._native is not None
 
     @property
     def num_weight_bytes(self) -> int:
@@ -114,7 +154,8 @@ class Decoder:
         return total + self._embed.num_bytes + (0 if tied else self._head.num_bytes)
 
     def weights(self) -> list[torch.Tensor]:
-        """Every weight in a fixed order, however it is laid out: linear ones as [out, in] views.
+        """Every weight in a fixed order, however it is laid out: linear ones as [out, in] views,
+        or copies of what the native library has packed.
 
         Raises:
             ValueError: a linear layer holds something else than its checkpoint's values.
@@ -126,8 +167,10 @@ class Decoder:
             norms = (layer.attn_norm, layer.mlp_norm, layer.attn_post_norm, layer.mlp_post_norm)
             found += [norm.gain for norm in norms if norm is not None]
             found.append(layer.qk_gain)
-        table = getattr(self._embed, "weight", None)
-        found += [table, self._norm.gain, *_values(self._head)]
+        table = self._embed
+        if isinstance(table, (TableEmbedding, PackedEmbedding)):
+            found.append(table.rows)
+        found += [self._norm.gain, *_values(self._head)]
         return [tensor for tensor in found if tensor is not None]
 
     @torch.no_grad()
@@ -147,6 +190,8 @@ class Decoder:
         """
         config = self.config
         hidden = scaled_rows(self._embed, input_ids, config.embed_scale)
+        if self._native is not None and _is_for_cpu(plan):
+            return self._native.forward(hidden, plan, kv)
         rotations = [rotary.at(positions) for rotary in self._rotary]
         for index, layer in enumerate(self._layers):
             rotation = rotations[config.layer_rope[index]]
@@ -157,6 +202,8 @@ class Decoder:
     @torch.no_grad()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [n, vocab_size] in float32 of the given rows of `forward`'s result."""
+        if self._native is not None:
+            return self._native.logits(hidden)
         return soft_capped(self._head(self._norm(hidden)).float(), self.config.logit_soft_cap)
 
     def _attention(
@@ -198,9 +245,13 @@ class Decoder:
 
 def _values(linear: Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Weight and bias of a linear layer in a checkpoint's own values."""
-    if not isinstance(linear, (DenseLinear, TransposedLinear)):
+    if not isinstance(linear, (DenseLinear, TransposedLinear, NativeLinear)):
         raise ValueError(f"the values of a {type(linear).__name__} cannot be replaced in place")
     return linear.rows, linear.bias
+
+
+def _is_for_cpu(plan: StepPlan) -> TypeGuard[AttentionPlan]:
+    return isinstance(plan, AttentionPlan) and plan.backend.name == "cpu"
 
 
 def layer_options(config: ModelConfig) -> list[AttentionOptions]:

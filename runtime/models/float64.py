@@ -18,12 +18,14 @@ import torch
 from radixlang.errors import ParameterError
 from radixlang.kernels.native.decoder import Weight
 from radixlang.runtime.models.adapter import TransformersModel
-from radixlang.runtime.models.decoder import Decoder
+from radixlang.runtime.models.decoder import Decoder, PackedEmbedding, TableEmbedding
 from radixlang.runtime.models.gguf.weights import BlockEmbedding
 from radixlang.runtime.models.int8.decoder import Int8Decoder
 from radixlang.runtime.models.int8.linear import Int8Product
 from radixlang.runtime.models.int8.ops import plain_ops
+from radixlang.runtime.models.linear import DenseLinear, NativeLinear
 from radixlang.runtime.models.model import CausalModel
+from radixlang.runtime.models.native import NativeLayers
 from radixlang.runtime.models.rotary import Rotary
 
 AnyDecoder = TypeVar("AnyDecoder", Decoder, Int8Decoder)
@@ -39,7 +41,6 @@ def in_float64(model: CausalModel) -> CausalModel:
         return _decoder(model)
     if isinstance(model, Int8Decoder):
         coarse = _decoder(model)
-        coarse._native = None
         coarse._ops = plain_ops(replace(model._ops.shape, kv_dtype="float64"))
         return coarse
     if isinstance(model, TransformersModel):
@@ -64,6 +65,12 @@ def _wide(part: Any) -> Any:
         return part.cpu().double() if part.is_floating_point() else part.cpu()
     if isinstance(part, (Int8Product, Weight, BlockEmbedding, MethodType)):
         return _Widened(part)
+    if isinstance(part, NativeLinear):
+        return DenseLinear(part.weight.unpacked().double(), _wide(part.bias))
+    if isinstance(part, PackedEmbedding):
+        return TableEmbedding(part.weight.unpacked().double())
+    if isinstance(part, NativeLayers):
+        return None  # a twin has plain layers
     if isinstance(part, (tuple, list)) and type(part) in (tuple, list):
         return type(part)(map(_wide, part))
     is_ours = type(part).__module__.startswith("radixlang.runtime.models.")

@@ -7,6 +7,8 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from radixlang.kernels.native.decoder import DenseWeight
+
 
 class Linear(Protocol):
     """A weight packed once for its device and precision."""
@@ -60,6 +62,29 @@ class TransposedLinear:
         if self.bias is None:
             return torch.mm(x, self.weight)
         return torch.addmm(self.bias, x, self.weight)
+
+
+class NativeLinear:
+    """The same by the native library: a row's result has the same bits in any company.
+
+    x and what comes back are float32, whatever the weight is stored in.
+    """
+
+    __slots__ = ("bias", "num_bytes", "weight")
+
+    def __init__(self, weight: DenseWeight, bias: torch.Tensor | None = None) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.num_bytes = weight.num_bytes + (0 if bias is None else bias.nbytes)
+
+    @property
+    def rows(self) -> torch.Tensor:
+        """The weight as [out_features, in_features], a copy."""
+        return self.weight.unpacked()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.weight(x)
+        return out if self.bias is None else out.add_(self.bias)
 
 
 class RmsNorm:

@@ -116,13 +116,14 @@ class _Wanted:
             )
         auto = self.quantization == "auto" and coarse and config.family in MEASURED_FAMILIES
         is_int8 = self.quantization == "int8" or (auto and can_int8)
-        library = native_library() if is_int8 else None
+        library = native_library() if self.device.type == "cpu" else None
         config = self.with_kv_dtype(config, halves=is_int8 and (library is not None or has_amx()))
         if is_int8:
             store = RowStore.of(path)
             return build_int8_decoder(config, source, store, library=library), "int8"
         dtype = _DTYPES[self.dtype]
-        return build_decoder(config, source, dtype=dtype, device=self.device), None
+        decoder = build_decoder(config, source, dtype=dtype, device=self.device, library=library)
+        return decoder, None
 
     def with_kv_dtype(self, config: ModelConfig, *, halves: bool) -> ModelConfig:
         """The configuration with the cache's dtype decided; `halves`: bfloat16 by default."""

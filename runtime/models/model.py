@@ -20,10 +20,14 @@ class CausalModel(Protocol):
 
     `forward` maps input_ids [num_tokens] and positions [num_tokens] to the residual stream
     [num_tokens, hidden_size] and writes keys and values to kv[layer]; `logits` maps any rows of
-    it to [n, vocab_size] in float32.
+    it to [n, vocab_size] in float32. It is `batch_invariant` if a row's results have the same bits
+    alone and in any company, however its path is cut.
     """
 
     config: ModelConfig
+
+    @property
+    def batch_invariant(self) -> bool: ...
 
     @property
     def device(self) -> torch.device: ...

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import cast
 
 import torch
 
-from radixlang.kernels.native.decoder import Weight
+from radixlang.kernels.native.decoder import Head, Layer, Weight
 from radixlang.kernels.native.library import Library
 from radixlang.runtime.models.assemble import Assembler, in_threads
 from radixlang.runtime.models.config import ModelConfig
@@ -19,10 +21,10 @@ from radixlang.runtime.models.int8.linear import (
     quantize_rows,
     warn_once_in_silence,
 )
-from radixlang.runtime.models.int8.native import NativeLayers, suits
 from radixlang.runtime.models.int8.ops import OpsShape, plain_ops
 from radixlang.runtime.models.int8.rotation import BlockHadamard, ResidualRotation
 from radixlang.runtime.models.int8.weight_cache import RowStore
+from radixlang.runtime.models.native import NativeLayers, shape_of, suits
 from radixlang.runtime.models.weights import WeightSource
 
 # Families whose models `benchmarks/quality.py` found within KL 0.01 and top-1 0.95 of float32.
@@ -60,11 +62,37 @@ def build_int8_decoder(
     shape = folder.shape(layers[0])
     native = None
     if library is not None:
-        native = NativeLayers(library, config, shape, layers, head, folder.rotation)
+        native = _native(library, config, shape, layers, head, folder.rotation)
     return Int8Decoder(
         config, layers, embed, head, plain_ops(shape),
         after_embed=folder.after_embed, native=native,
     )  # fmt: skip
+
+
+def _native(
+    library: Library,
+    config: ModelConfig,
+    shape: OpsShape,
+    layers: Sequence[Int8Layer],
+    head: Int8Head,
+    rotation: ResidualRotation | None,
+) -> NativeLayers:
+    """The layers and the head, whose products are native weights, for the library."""
+    return NativeLayers(
+        library,
+        config,
+        shape_of(
+            config, stream_block=shape.stream_block, inner_block=shape.inner_block, value_parts=2
+        ),
+        [_native_layer(config, index, layer) for index, layer in enumerate(layers)],
+        Head(cast(Weight, head.product), head.gain, head.bias, config.logit_soft_cap),
+        None if rotation is None else rotation.parts,
+    )
+
+
+def _native_layer(config: ModelConfig, index: int, layer: Int8Layer) -> Layer:
+    parts = {field.name: getattr(layer, field.name) for field in fields(layer)}
+    return Layer(**parts, rope=config.layer_rope[index], window=config.windows[index])
 
 
 class _Folder:

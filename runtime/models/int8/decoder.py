@@ -20,8 +20,8 @@ from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.decoder import Embedding, layer_options, scaled_rows, soft_capped
 from radixlang.runtime.models.int8.linear import Product, whole_tiles
-from radixlang.runtime.models.int8.native import NativeLayers
 from radixlang.runtime.models.int8.ops import Int8Ops, Quantized
+from radixlang.runtime.models.native import NativeLayers
 from radixlang.runtime.models.rotary import Rotary
 
 Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys and values: see `Int8Ops.heads`
@@ -93,6 +93,11 @@ class Int8Decoder:
         self._after_embed = after_embed
         self._native = native
         self._rotary = [Rotary(rope, config.head_dim, self.device) for rope in config.ropes]
+
+    @property
+    def batch_invariant(self) -> bool:
+        """See `CausalModel`."""
+        return self._native is not None
 
     @property
     def num_weight_bytes(self) -> int:

@@ -23,7 +23,7 @@ EPS = 1e-6
 
 class _Levels(ctypes.Structure):
     _fields_ = [("values", Pointer), ("stride", Long), ("scale", Pointer), ("sums", Pointer),
-                ("groups", Pointer), ("group_stride", Long)]  # fmt: skip
+                ("floats", Pointer), ("groups", Pointer), ("group_stride", Long)]  # fmt: skip
 
 
 class _Product(ctypes.Structure):
@@ -75,7 +75,7 @@ def shape_of(hidden: int, inner: int, head: int, **options: Any) -> DecoderShape
     return DecoderShape(
         num_heads=4, num_kv_heads=2, head_dim=head, hidden_size=hidden, intermediate_size=inner,
         stream_block=options.pop("stream_block", 1), inner_block=min(inner & -inner, 64),
-        norm_eps=EPS, **options,
+        value_parts=2, norm_eps=EPS, **options,
     )  # fmt: skip
 
 

@@ -13,7 +13,9 @@ from torch import Tensor
 from radixlang.kernels.attention import plan_attention
 from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.native.decoder import (
+    AnyWeight,
     DecoderShape,
+    DenseWeight,
     Head,
     Layer,
     NativeDecoder,
@@ -34,23 +36,29 @@ def random(*size: int, seed: int) -> Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(seed))
 
 
-def weight(library: Library, out: int, width: int, seed: int) -> Weight:
+KINDS = ["8-bit", "float32", "bfloat16"]
+
+
+def weight(library: Library, kind: str, out: int, width: int, seed: int) -> AnyWeight:
     values = random(out, width, seed=seed)
+    if kind != "8-bit":
+        return DenseWeight(library, (values / width**0.5).to(getattr(torch, kind)))
     scale = values.abs().amax(1) / 127
     return Weight(library, (values / scale[:, None]).round().to(torch.int8), scale / width**0.5)
 
 
-def decoder(library: Library) -> NativeDecoder:
+def decoder(library: Library, kind: str) -> NativeDecoder:
+    parts = 2 if kind == "8-bit" else 1
     shape = DecoderShape(
         num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, hidden_size=HIDDEN,
-        intermediate_size=INNER, stream_block=1, inner_block=32, norm_eps=1e-6,
+        intermediate_size=INNER, stream_block=1, inner_block=32, value_parts=parts, norm_eps=1e-6,
     )  # fmt: skip
     layers = [
         Layer(
-            qkv=weight(library, (HEADS + 3 * KV_HEADS) * DIM, HIDDEN, index),
-            o=weight(library, HIDDEN, HEADS * DIM, index + 10),
-            gate_up=weight(library, 2 * INNER, HIDDEN, index + 20),
-            down=weight(library, HIDDEN, INNER, index + 30),
+            qkv=weight(library, kind, (HEADS + (1 + parts) * KV_HEADS) * DIM, HIDDEN, index),
+            o=weight(library, kind, HIDDEN, HEADS * DIM, index + 10),
+            gate_up=weight(library, kind, 2 * INNER, HIDDEN, index + 20),
+            down=weight(library, kind, HIDDEN, INNER, index + 30),
             mlp_post_gain=random(HIDDEN, seed=index + 40),
             window=None if index else 40,
         )
@@ -59,7 +67,7 @@ def decoder(library: Library) -> NativeDecoder:
     rotation = Rotation(random(HIDDEN, seed=50).sign(), torch.eye(3)[[2, 0, 1]])
     return NativeDecoder(
         library, shape, layers, [Rope(10000.0 ** -(torch.arange(DIM // 2) / (DIM // 2)))],
-        Head(weight(library, VOCAB, HIDDEN, 60), soft_cap=30.0),
+        Head(weight(library, kind, VOCAB, HIDDEN, 60), soft_cap=30.0),
         options=AttentionOptions(DIM**-0.5), after_embed=rotation,
     )  # fmt: skip
 
@@ -67,8 +75,8 @@ def decoder(library: Library) -> NativeDecoder:
 class Text:
     """One text in a pool of its own, written chunk by chunk."""
 
-    def __init__(self, library: Library) -> None:
-        self._decoder, self._plans = decoder(library), NativePlans(library)
+    def __init__(self, library: Library, kind: str) -> None:
+        self._decoder, self._plans = decoder(library, kind), NativePlans(library)
         size = (NUM_TOKENS + 60, KV_HEADS, DIM)
         self._kv = [LayerKV(torch.full(size, torch.nan), torch.full(size, torch.nan))
                     for _ in range(LAYERS)]  # fmt: skip
@@ -104,30 +112,32 @@ def on_threads() -> Iterator[Callable[[int], None]]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_cutting_a_text_leaves_its_bits(
-    every_native: list[Library], on_threads: Callable[[int], None]
+    every_native: list[Library], on_threads: Callable[[int], None], kind: str
 ) -> None:
     on_threads(2)
-    whole = Text(every_native[0]).run(0, NUM_TOKENS)[0]
+    whole = Text(every_native[0], kind).run(0, NUM_TOKENS)[0]
     assert whole.isfinite().all()
     for library in every_native:
         for threads in (1, 3):
             on_threads(threads)
-            assert torch.equal(Text(library).run(0, NUM_TOKENS)[0], whole)
-        text, cuts = Text(library), (0, 1, 2, 66, 100, 103, NUM_TOKENS)
+            assert torch.equal(Text(library, kind).run(0, NUM_TOKENS)[0], whole)
+        text, cuts = Text(library, kind), (0, 1, 2, 66, 100, 103, NUM_TOKENS)
         parts = [text.run(*cut)[0] for cut in pairwise(cuts)]
         assert torch.equal(torch.cat(parts), whole)
 
 
-def test_company_leaves_a_rows_bits(native: Library) -> None:
-    text = Text(native)
+@pytest.mark.parametrize("kind", KINDS)
+def test_company_leaves_a_rows_bits(native: Library, kind: str) -> None:
+    text = Text(native, kind)
     whole = text.run(0, NUM_TOKENS)[0]
     for branch in text.run(100, 104, num_branches=12):
         assert torch.equal(branch, whole[100:104])
 
 
 def test_a_stream_of_other_rows_than_the_plan_is_refused(native: Library) -> None:
-    text = Text(native)
+    text = Text(native, KINDS[0])
     text._embedded = text._embedded[:, :-1]
     with pytest.raises(ValueError, match=r"stream is \(4, 95\).*needs \(4, 96\)"):
         text.run(0, 4)

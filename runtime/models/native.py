@@ -1,9 +1,8 @@
-"""The 8-bit decoder's layers and head by the native CPU library, each in one call."""
+"""A decoder's layers and head by the native CPU library, each in one call."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor
 
@@ -14,8 +13,6 @@ from radixlang.kernels.native.step import NativePlans, NativePools
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.runtime.models.config import ModelConfig
-from radixlang.runtime.models.int8.ops import OpsShape
-from radixlang.runtime.models.int8.rotation import ResidualRotation
 from radixlang.runtime.models.rotary import inverse_frequencies
 
 HEAD_DIM_STEP = 8  # the library's heads are multiples of it
@@ -25,9 +22,7 @@ class NativeLayers:
     """Layers and head of one model, ready to be called.
 
     Args:
-        shape: of the model, as the plain operations have it.
-        layers: `Int8Layer`s whose products are native weights.
-        head: an `Int8Head` of the same.
+        shape: of the model, as `shape_of` gives it.
         rotation: of embedded tokens, None where the stream is what was embedded.
     """
 
@@ -35,21 +30,21 @@ class NativeLayers:
         self,
         library: Library,
         config: ModelConfig,
-        shape: OpsShape,
-        layers: Sequence[Any],
-        head: Any,
-        rotation: ResidualRotation | None,
+        shape: native.DecoderShape,
+        layers: Sequence[native.Layer],
+        head: native.Head,
+        rotation: native.Rotation | None = None,
     ) -> None:
         self._num_layers = config.num_layers
         self._plans, self._pools = NativePlans(library), NativePools()
         self._decoder = native.NativeDecoder(
             library,
-            _shape(shape),
-            [_layer(config, index, layer) for index, layer in enumerate(layers)],
+            shape,
+            layers,
             [native.Rope(*inverse_frequencies(rope)) for rope in config.ropes],
-            native.Head(head.product, head.gain, head.bias, config.logit_soft_cap),
+            head,
             options=AttentionOptions(config.attention_scale, soft_cap=config.attention_soft_cap),
-            after_embed=None if rotation is None else rotation.parts,
+            after_embed=rotation,
         )
 
     def forward(self, embedded: Tensor, plan: AttentionPlan, kv: KVLayers) -> Tensor:
@@ -69,20 +64,19 @@ def suits(config: ModelConfig) -> bool:
     return config.head_dim % HEAD_DIM_STEP == 0
 
 
-def _shape(shape: OpsShape) -> native.DecoderShape:
+def shape_of(
+    config: ModelConfig, *, stream_block: int = 1, inner_block: int = 1, value_parts: int = 1
+) -> native.DecoderShape:
+    """A model's shape for the library; see DecoderShape for what is not in the configuration."""
     return native.DecoderShape(
-        num_heads=shape.num_heads,
-        num_kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        activation=native.ACTIVATIONS.index(shape.activation),
-        stream_block=shape.stream_block,
-        inner_block=shape.inner_block,
-        norm_eps=shape.norm_eps,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        activation=native.ACTIVATIONS.index(config.activation),
+        stream_block=stream_block,
+        inner_block=inner_block,
+        value_parts=value_parts,
+        norm_eps=config.norm_eps,
     )
-
-
-def _layer(config: ModelConfig, index: int, layer: Any) -> native.Layer:
-    parts = {name: getattr(layer, name) for name in type(layer).__slots__}
-    return native.Layer(**parts, rope=config.layer_rope[index], window=config.windows[index])

@@ -1,4 +1,4 @@
-"""8-bit decoders by the native library give one text, however the work for it is cut."""
+"""Decoders by the native library give one text, however the work for it is cut."""
 
 from __future__ import annotations
 
@@ -55,10 +55,11 @@ def threads() -> Iterator[None]:
 
 @pytest.mark.model
 @pytest.mark.parametrize("seed", [None, 7], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("quantization", ["int8", None])
 def test_one_answer_cold_warm_in_company_chunked_and_with_drafts(
-    library: Library, threads: None, seed: int | None
+    library: Library, threads: None, seed: int | None, quantization: str | None
 ) -> None:
-    model = load_model()
+    model = load_model(quantization=quantization)
     torch.set_num_threads(2)
     whole = Runtime(model, seed=0, num_pages=4096)
     alone: list[Answer] = []
