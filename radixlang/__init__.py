@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         IncompleteError,
         InvalidConstraintError,
         JoinError,
+        LogitsError,
         ModelError,
         ModelFormatError,
         ModelNotFoundError,
@@ -61,12 +62,21 @@ if TYPE_CHECKING:
     from radixlang.program.program import Program, function
     from radixlang.program.strategies import beam, best_of, majority, mean_logprob, retry
     from radixlang.program.tools import ToolBox
-    from radixlang.protocol import Completion, Markup, Message, OptionScore, TokenLogprob, Usage
+    from radixlang.protocol import (
+        Completion,
+        Markup,
+        Message,
+        NextToken,
+        OptionScore,
+        TokenLogprob,
+        Usage,
+    )
     from radixlang.records.checkpoint import resume, take_checkpoint
     from radixlang.records.replay import save_replay, verify_replay
     from radixlang.records.result import Result
     from radixlang.records.row_files import read_rows
     from radixlang.runtime.runtime import Runtime
+    from radixlang.runtime.sampling.logits_functions import LogitsContext
     from radixlang.sampling_params import SamplingParams
     from radixlang.state.expressions import (
         assistant,
@@ -99,7 +109,7 @@ _HOMES = {
     "ToolCall Tools match",
     "default_runtime": "get_default_runtime set_default_runtime",
     "errors": "BudgetError CancelledError ConstraintError DeadlineError IncompleteError "
-    "InvalidConstraintError JoinError ModelError ModelFormatError ModelNotFoundError "
+    "InvalidConstraintError JoinError LogitsError ModelError ModelFormatError ModelNotFoundError "
     "NeedsValueError NumericalError ParameterError PoolExhaustedError ProgramError "
     "PromptTooLongError RadixlangError RequestError RuntimeClosedError ScriptError "
     "StateClosedError TemplateError UnknownVariableError UnsupportedConstraintError "
@@ -113,10 +123,11 @@ _HOMES = {
     "program.strategies": "beam best_of majority mean_logprob retry",
     "sampling_params": "SamplingParams",
     "program.program": "Program function",
-    "protocol": "Completion Markup Message OptionScore TokenLogprob Usage",
+    "protocol": "Completion Markup Message NextToken OptionScore TokenLogprob Usage",
     "records.replay": "save_replay verify_replay",
     "explain.savings": "Savings savings",
     "runtime.runtime": "Runtime",
+    "runtime.sampling.logits_functions": "LogitsContext",
     "state.state": "State",
     "templates.loading": "load_template template",
     "program.tools": "ToolBox",
@@ -145,6 +156,8 @@ __all__ = [
     "InvalidConstraintError",
     "JoinError",
     "JsonSchema",
+    "LogitsContext",
+    "LogitsError",
     "Markup",
     "Match",
     "Message",
@@ -152,6 +165,7 @@ __all__ = [
     "ModelFormatError",
     "ModelNotFoundError",
     "NeedsValueError",
+    "NextToken",
     "NumericalError",
     "OptionScore",
     "ParameterError",

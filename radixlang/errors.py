@@ -9,6 +9,7 @@ RadixlangError
 │   ├── PromptTooLongError        the prompt does not fit the model's context
 │   ├── PoolExhaustedError        the KV pool cannot hold this request
 │   ├── NumericalError            the model produced NaN or infinite logits
+│   ├── LogitsError               a function given as logits= raised, ran too long, or is wrong
 │   ├── CancelledError            cancelled by its owner
 │   ├── DeadlineError             ran past its timeout (also a TimeoutError)
 │   └── BudgetError               the program has spent the tokens it was allowed
@@ -148,6 +149,10 @@ class PoolExhaustedError(RequestError):
 
 class NumericalError(RequestError):
     """The model produced NaN or infinite logits."""
+
+
+class LogitsError(RequestError):
+    """A function given as `logits=` raised an error, ran too long, or returned no usable logits."""
 
 
 class CancelledError(RequestError):

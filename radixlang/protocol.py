@@ -7,6 +7,7 @@ The language knows these types and nothing else of a runtime. The engine in
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -138,6 +139,46 @@ class OptionScore:
     def mean(self) -> float:
         """Mean log-probability of a token."""
         return self.total / max(1, len(self.logprobs))
+
+
+@dataclass(frozen=True, slots=True)
+class NextToken:
+    """The model's distribution of the token after a prompt, or a part of it, likeliest first.
+
+    `logprobs` are natural logs under the whole vocabulary, whatever part was asked for; `entropy`
+    is that of the whole distribution, in nats. The text of a token that is no whole character has
+    U+FFFD in it.
+    """
+
+    token_ids: tuple[int, ...]
+    texts: tuple[str, ...]
+    logprobs: tuple[float, ...]
+    entropy: float
+    usage: Usage = field(default_factory=Usage)
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def probabilities(self) -> dict[str, float]:
+        """By text, the chance that a token of it follows."""
+        found: dict[str, float] = {}
+        for text, logprob in zip(self.texts, self.logprobs, strict=True):
+            found[text] = found.get(text, 0.0) + math.exp(logprob)
+        return found
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """By text, its chance given that one of these tokens follows: they sum to 1.
+
+        Computed from differences of log-probabilities, so that unlikely tokens share out as well.
+        """
+        best = max(self.logprobs, default=0.0)
+        found: dict[str, float] = {}
+        for text, logprob in zip(self.texts, self.logprobs, strict=True):
+            found[text] = found.get(text, 0.0) + math.exp(logprob - best)
+        total = sum(found.values())
+        return {text: weight / total for text, weight in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +323,20 @@ def _token_ids(option: Sequence[int]) -> tuple[int, ...]:
     raise ParameterError(f"options must be text or lists of token ids, got {option!r:.80}")
 
 
+def check_next_token(among: Any, top: Any) -> tuple[tuple[str | int, ...] | None, int | None]:
+    """The arguments of Branch.next_token; raises a ParameterError if they are none."""
+    if top is not None and (type(top) is not int or top < 1):
+        raise ParameterError(f"top must be an integer of at least 1, or None, got {top!r}")
+    if among is None:
+        return None, top
+    tokens = () if isinstance(among, str) else tuple(among)
+    if not tokens or not all(isinstance(each, str) or type(each) is int for each in tokens):
+        raise ParameterError(
+            f"among must be a list of token ids, or of texts that are one token, got {among!r}"
+        )
+    return tokens, top
+
+
 def check_next_in(next_in: Any) -> int | None:
     """The argument of Branch.expect; raises a ParameterError unless it is None or at least 1."""
     if next_in is None or (type(next_in) is int and next_in >= 1):
@@ -314,6 +369,20 @@ class Branch(Protocol):
 
         Raises:
             ParameterError: there is no option, or text and token ids are mixed.
+        """
+        ...
+
+    def next_token(
+        self, among: Sequence[str | int] | None = None, top: int | None = None
+    ) -> Reply[NextToken]:
+        """Queue a reading of the next token's distribution; the branch itself is unchanged.
+
+        Args:
+            among: only these tokens, by id or by a text that is one token; None: the vocabulary.
+            top: the likeliest so many of them; None: all of `among`, or 20 of the vocabulary.
+
+        A backend without logits fails the future with a ParameterError, as for a wrong argument;
+        the branch goes on.
         """
         ...
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from radixlang.errors import ParameterError
 from radixlang.spellings import hint_for
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 MAX_SEED = 2**64 - 1
+# LogitsContext -> Tensor | None; the language names no type of torch
+LogitsFunction: TypeAlias = Callable[[Any], Any]
+# keys are token ids and texts; a Mapping is invariant in the type of its keys
+LogitBias: TypeAlias = Mapping[Any, float] | tuple[tuple[str | int, float], ...]
 
 
 class SamplingKeywords(TypedDict, total=False):
@@ -36,6 +41,8 @@ class SamplingKeywords(TypedDict, total=False):
     logprobs: bool
     top_logprobs: int
     heal: bool
+    logit_bias: LogitBias | None
+    logits: LogitsFunction | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,11 @@ class SamplingParams:
         top_logprobs: also record this many most likely alternatives.
         heal: token healing: drop the last token of the prompt's text if it is unstable, and
             generate one that begins with its text, as if text and generation were one.
+        logit_bias: numbers added to the logits of tokens; -inf bans one. A token is its id, or a
+            text that is one token of the model, as in {" yes": 2.0, 151643: -math.inf}.
+        logits: a function of a LogitsContext that changes the logits of each token to be sampled,
+            or returns others; see there. It takes part in no token that a constraint forces, and
+            the prompt's last token is not healed.
 
     Raises:
         ParameterError: a value is out of range.
@@ -85,6 +97,8 @@ class SamplingParams:
     logprobs: bool = False
     top_logprobs: int = 0
     heal: bool = True
+    logit_bias: tuple[tuple[str | int, float], ...] = ()
+    logits: LogitsFunction | None = None
 
     if TYPE_CHECKING:  # the constructor takes more than the fields hold: stop="." is (".",)
 
@@ -122,15 +136,19 @@ class SamplingParams:
                  "seed", self.seed, "an integer from 0 to 2**64 - 1, or None")  # fmt: skip
         _require(_is_int(self.top_logprobs) and 0 <= self.top_logprobs <= 100,
                  "top_logprobs", self.top_logprobs, "between 0 and 100")  # fmt: skip
+        object.__setattr__(self, "logit_bias", bias_pairs(self.logit_bias))
+        _require(self.logits is None or callable(self.logits), "logits", self.logits,
+                 "a function of a LogitsContext, or None")  # fmt: skip
         for name in ("ignore_eos", "logprobs", "heal"):
             _require(isinstance(getattr(self, name), bool), name, getattr(self, name),
                      "True or False")  # fmt: skip
 
     @classmethod
     def checked(cls, **kwargs: Unpack[SamplingKeywords]) -> SamplingKeywords:
-        """Check names and values of the keyword arguments, and return them unchanged."""
-        cls.from_kwargs(**kwargs)
-        return kwargs
+        """Check names and values of the keyword arguments, and return them, `logit_bias` as
+        pairs."""
+        params = cls.from_kwargs(**kwargs)
+        return {**kwargs, "logit_bias": params.logit_bias} if "logit_bias" in kwargs else kwargs
 
     @classmethod
     def from_kwargs(cls, **kwargs: Unpack[SamplingKeywords]) -> SamplingParams:
@@ -160,6 +178,25 @@ def check_names(kwargs: dict[str, Any]) -> Any:
             hint = hint_for(name, PARAM_NAMES, "gen")
             raise ParameterError(f"unknown sampling parameter {name!r}; {hint}")
     return kwargs
+
+
+def bias_pairs(given: Any) -> tuple[tuple[str | int, float], ...]:
+    """The argument `logit_bias` as pairs, which can be hashed and written to a file."""
+    if not given:
+        return ()
+    pairs = given.items() if isinstance(given, Mapping) else given
+    try:
+        found: dict[Any, Any] = dict(pairs)
+    except (TypeError, ValueError):
+        raise ParameterError(
+            f"logit_bias must be a dict from tokens to numbers, got {given!r}"
+        ) from None
+    for token, value in found.items():
+        _require(isinstance(token, str) or (_is_int(token) and token >= 0), "logit_bias", token,
+                 "of token ids, or of texts that are one token")  # fmt: skip
+        _require(_is_number(value) and value < math.inf, "logit_bias", value,
+                 "of finite numbers, or -inf to ban a token")  # fmt: skip
+    return tuple((token, float(value)) for token, value in found.items())
 
 
 def _as_tuple(value: Any, kind: type, name: str) -> tuple[Any, ...]:

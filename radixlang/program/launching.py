@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, TypeVar, 
 
 if TYPE_CHECKING:
     from radixlang.protocol import Backend
+    from radixlang.sampling_params import LogitBias, LogitsFunction
     from radixlang.state.nesting import NestedProgram
     from radixlang.state.state import State
 
@@ -38,7 +39,8 @@ class Launch(Protocol[P, R_co]):
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
-        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ..., **arguments: Any,
+        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
+        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ..., **arguments: Any,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
@@ -49,7 +51,8 @@ class Launch(Protocol[P, R_co]):
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
-        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ..., **arguments: Any,
+        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
+        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ..., **arguments: Any,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
@@ -60,7 +63,8 @@ class Launch(Protocol[P, R_co]):
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
-        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ..., **arguments: Any,
+        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
+        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ..., **arguments: Any,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
@@ -71,7 +75,8 @@ class Launch(Protocol[P, R_co]):
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
-        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ..., **arguments: Any,
+        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
+        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ..., **arguments: Any,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
@@ -82,7 +87,8 @@ class Launch(Protocol[P, R_co]):
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
-        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ..., **arguments: Any,
+        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
+        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ..., **arguments: Any,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
@@ -93,7 +99,8 @@ class Launch(Protocol[P, R_co]):
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
-        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ..., **arguments: Any,
+        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
+        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ..., **arguments: Any,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
@@ -104,7 +111,8 @@ class Launch(Protocol[P, R_co]):
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
-        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ..., **arguments: Any,
+        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
+        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ..., **arguments: Any,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
@@ -115,7 +123,8 @@ class Launch(Protocol[P, R_co]):
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
-        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ..., **arguments: Any,
+        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
+        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ..., **arguments: Any,
     ) -> R_co: ...  # fmt: skip
 
 

@@ -83,7 +83,7 @@ def save_replay(state: State, path: str | os.PathLike[str]) -> None:
         "model": run.backend.model_name,
         "seed": run.seed,
         "namespace": run.options.namespace,
-        "options": to_json(defaults),
+        "options": to_json(_without_functions(defaults)),
         "arguments": to_json(arguments),
         "types": types_of(arguments),
         "nodes": _nodes(run),
@@ -110,8 +110,21 @@ def verify_replay(
     namespace = check_namespace(recorded.get("namespace"), options.pop("namespace", None), _KIND)
     arguments = restored(recorded["arguments"], recorded.get("types") or {})
     given = {**recorded["options"], **arguments, **options}
+    if isinstance(given.get("logits"), str):
+        raise ParameterError(
+            f"this run was made with logits={given['logits']}, a function, which a file cannot "
+            "hold; give it again, as in verify_replay(program, path, logits=…)"
+        )
     state = program.run(seed=recorded["seed"], namespace=namespace, **given)
     return Replayed(state, first_difference(recorded["nodes"], _nodes(state._run())))
+
+
+def _without_functions(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with the name of a function in its place."""
+    function = options.get("logits")
+    if function is None:
+        return dict(options)
+    return {**options, "logits": getattr(function, "__qualname__", type(function).__name__)}
 
 
 def first_difference(

@@ -10,7 +10,7 @@ from radixlang.errors import ParameterError
 from radixlang.execution.option_scorers import check_option_texts, check_scorer
 from radixlang.keywords import CONSTRAINT_NAMES, CONSTRAINT_OPTIONS
 from radixlang.protocol import check_role
-from radixlang.sampling_params import PARAM_NAMES, SamplingParams
+from radixlang.sampling_params import PARAM_NAMES, SamplingParams, bias_pairs
 from radixlang.spellings import hint_for
 from radixlang.state.items import (
     Appendable,
@@ -191,7 +191,9 @@ def _check_options(options: dict[str, Any]) -> dict[str, Any]:
             hint = hint_for(key, GEN_NAMES, "gen")
             raise ParameterError(f"gen got an unknown option {key!r}; {hint}")
     for key, value in options.items():
-        if isinstance(value, list):
+        if key == "logit_bias":
+            options[key] = bias_pairs(value)
+        elif isinstance(value, list):
             options[key] = tuple(value)
     return options
 

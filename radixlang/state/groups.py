@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from radixlang.errors import ParameterError, ProgramError
@@ -13,6 +13,7 @@ from radixlang.state.items import Appendable, Placeholder
 from radixlang.state.variables import unknown_variable
 
 if TYPE_CHECKING:
+    from radixlang.protocol import NextToken
     from radixlang.state.state import State
 
 Missing: TypeAlias = Literal["none", "raise"]
@@ -130,6 +131,13 @@ class ForkGroup:
     def join(self, *names: str, **options: Any) -> Any:
         """The same as `parent.join(group, …)`."""
         return join(self.parent, self, names, **options)
+
+    def next_token(
+        self, *, among: Sequence[str | int] | None = None, top: int | None = None
+    ) -> list[NextToken]:
+        """The next token's distribution of every branch, read together; see `State.next_token`."""
+        replies = [child._reader.next_token(among, top) for child in self._children]
+        return [reply.result() for reply in replies]
 
     def close(self, why: str) -> None:
         """Close the branches: nothing more may be appended to them."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Protocol
 
 from radixlang.errors import NeedsValueError, ParameterError, ValueParseError
@@ -10,7 +11,8 @@ from radixlang.execution.branch_run import Stream
 from radixlang.execution.pieces import Cell, Choice
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Block, Ref
-from radixlang.protocol import Completion, Usage, sum_usage
+from radixlang.protocol import Branch, Completion, NextToken, Usage, sum_usage
+from radixlang.reply import Reply
 from radixlang.state.bound_values import Bound, Captured, Constant, Joined, PendingList
 from radixlang.state.cell_steps import follow_cell, follow_cell_async
 from radixlang.state.items import Placeholder
@@ -99,23 +101,31 @@ class Reader:
 
     async def text_async(self) -> str:
         """The whole prompt so far, without blocking the event loop."""
+        return (await self._settled_async()).text()
+
+    async def _settled_async(self) -> Stream:
         run = self.run()
         self.standpoint.boundary(run, self.block, "the text")
         length = len(self.block.nodes)
         await run.readers.wait_async(lambda: self._is_settled(length))
-        return self._checked_stream().text()
+        return self._checked_stream()
 
     def tokens(self) -> tuple[int, ...]:
         """Token ids of the prompt so far, pending text tokenised; only while the program runs."""
-        stream = self.settled()
-        if stream.branch is None:
-            raise ParameterError("tokens() reads a running branch; call it inside the program")
-        if stream.held:
-            raise ParameterError(
-                f"the chat template writes the content of this {stream.roles[-1]!r} turn in its "
-                "own form once the turn is closed; call tokens() after that"
-            )
-        return stream.branch.tokens().result()
+        return _branch_of(self.settled(), "tokens()").tokens().result()
+
+    def next_token(self, among: Sequence[str | int] | None, top: int | None) -> Reply[NextToken]:
+        """Ask for the next token's distribution; the reply is not waited for."""
+        run = self.run()
+        run.readers.check_may_block(False, "the next token", "read it with await s.anext_token(…)")
+        return _branch_of(self.settled(), "next_token()").next_token(among, top)
+
+    async def next_token_async(
+        self, among: Sequence[str | int] | None, top: int | None
+    ) -> NextToken:
+        """The next token's distribution, without blocking the event loop."""
+        stream = await self._settled_async()
+        return await asyncio.wrap_future(_branch_of(stream, "anext_token()").next_token(among, top))
 
     def settled(self) -> Stream:
         """The stream, once everything appended so far is in the prompt."""
@@ -250,6 +260,18 @@ def converted(value: Any, kind: Any) -> Any:
         raise ValueParseError(
             f"{error}; gen(…, {shown}) would have generated one", error.partial
         ) from error
+
+
+def _branch_of(stream: Stream, what: str) -> Branch:
+    """The running branch of a stream; raises the error of a read that needs one."""
+    if stream.branch is None:
+        raise ParameterError(f"{what} reads a running branch; call it inside the program")
+    if stream.held:
+        raise ParameterError(
+            f"the chat template writes the content of this {stream.roles[-1]!r} turn in its "
+            f"own form once the turn is closed; call {what} after that"
+        )
+    return stream.branch
 
 
 def _base_settled(stream: Stream) -> bool:

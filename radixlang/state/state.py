@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 
 from radixlang.errors import ParameterError, ProgramError, StateClosedError, refuse_pickling
@@ -24,7 +24,7 @@ from radixlang.graph.nodes import (
     Select,
     Text,
 )
-from radixlang.protocol import Completion, Message, Usage, check_role
+from radixlang.protocol import Completion, Message, NextToken, Usage, check_role
 from radixlang.state.appending import append_items, append_text
 from radixlang.state.bound_values import Captured, Constant, Joined
 from radixlang.state.groups import ForkGroup, Missing, join
@@ -424,6 +424,29 @@ class State:
     def tokens(self) -> tuple[int, ...]:
         """Token ids of the prompt so far, pending text tokenised; only while the program runs."""
         return self._reader.tokens()
+
+    def next_token(
+        self, *, among: Sequence[str | int] | None = None, top: int | None = None
+    ) -> NextToken:
+        """The model's distribution of the token after this prompt, likeliest first.
+
+        Nothing of the state changes and no token is generated. For all branches of a fork at once:
+        `group.next_token(…)`.
+
+        Args:
+            among: only these tokens, by id or by a text that is one token, such as " yes".
+            top: the likeliest so many; None: all of `among`, or 20 of the vocabulary.
+
+        Raises:
+            ParameterError: a text is not one token, or the backend has no logits.
+        """
+        return self._reader.next_token(among, top).result()
+
+    async def anext_token(
+        self, *, among: Sequence[str | int] | None = None, top: int | None = None
+    ) -> NextToken:
+        """Like `next_token`, without blocking the event loop."""
+        return await self._reader.next_token_async(among, top)
 
     def stream(self, name: str) -> Iterator[str]:
         """Pieces of a variable's text as they arrive; raises the error that ends it, if any."""

@@ -237,6 +237,9 @@ class FakeBackend:
     ) -> Plan:
         """The plan of a generation after this prompt."""
         self._check_length(len(prompt))
+        for name in ("logits", "logit_bias"):
+            if getattr(params, name):
+                raise self.without_logits(f"gen({name}=…)")
         text = self.codec.decode(prompt)
         self.prompts.append(text)
         answer = self._script(text, params, constraint)
@@ -301,6 +304,13 @@ class FakeBackend:
             raise wanted
         self._trie(namespace).insert(prompt)
         return [self._score_option(text, option, wanted) for option in options]
+
+    def without_logits(self, what: str) -> ParameterError:
+        """The error of an operation that needs a model's logits, of which a script has none."""
+        return ParameterError(
+            f"{what} needs a model's logits, and {self._model_name!r} is a scripted fake without "
+            "any; run it on a radixlang.Runtime"
+        )
 
     # -- inside -------------------------------------------------------------------------
 

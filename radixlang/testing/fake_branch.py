@@ -16,10 +16,12 @@ from radixlang.protocol import (
     Completion,
     Delta,
     Generation,
+    NextToken,
     Option,
     OptionScore,
     TokenLogprob,
     check_next_in,
+    check_next_token,
     checked_options,
 )
 from radixlang.reply import Reply
@@ -77,6 +79,15 @@ class FakeBranch:
         """Queue the scoring of options by the script."""
         future = Reply[list[OptionScore]]()
         self._post(partial(self._score, checked_options(options), future), future)
+        return future
+
+    def next_token(
+        self, among: Sequence[str | int] | None = None, top: int | None = None
+    ) -> Reply[NextToken]:
+        """Refuse: a script has no logits."""
+        check_next_token(among, top)
+        future = Reply[NextToken]()
+        self._post(partial(_fail, future, self.backend.without_logits("next_token")), future)
         return future
 
     def fork(self, n: int) -> list[Branch]:

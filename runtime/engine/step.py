@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from radixlang.errors import NumericalError, RadixlangError
+from radixlang.errors import LogitsError, NumericalError, RadixlangError
 from radixlang.runtime.cache.node import num_common_tokens
 from radixlang.runtime.engine.model_runner import ModelRunner
 from radixlang.runtime.engine.request_table import Requests
@@ -63,8 +63,9 @@ class _Progress:
         return range(max(sequence.first_logit, self.start), stop)
 
 
-# The sampler's result for one row: id, whether its logits are finite, whether any was allowed.
-_Token = tuple[int, bool, bool, "TokenLogprob | None"]
+# The sampler's result for one row: id, whether its logits are finite, whether any was allowed, its
+# log-probability, the error of its function of logits.
+_Token = tuple[int, bool, bool, "TokenLogprob | None", LogitsError | None]
 
 
 class Step:
@@ -162,21 +163,41 @@ class Step:
                 at += len(rows)
 
     def _record(self, hidden: Tensor, work: list[_Progress]) -> None:
-        """Pass jobs the logits of further positions than the sampled one, a part at a time."""
+        """Pass jobs the logits of further positions than the sampled one.
+
+        Rows of several sequences share one product, up to the most that a part may have.
+        """
+        parts: list[tuple[_Progress, range]] = []
+        num_rows = 0
         for each in work:
-            recorded = each.recorded()
-            if not recorded or not each.is_finite or not each.sequence.is_running:
+            recorded = each.recorded() if each.is_finite and each.sequence.is_running else range(0)
+            while recorded:
+                taken = recorded[: self._max_logit_rows - num_rows]
+                parts.append((each, taken))
+                recorded, num_rows = recorded[len(taken) :], num_rows + len(taken)
+                if num_rows == self._max_logit_rows:
+                    self._record_parts(hidden, parts)
+                    parts, num_rows = [], 0
+        if parts:
+            self._record_parts(hidden, parts)
+
+    def _record_parts(self, hidden: Tensor, parts: list[tuple[_Progress, range]]) -> None:
+        """Compute the logits of positions of several sequences, and pass them to their jobs."""
+        index = [each.at + position - each.start for each, taken in parts for position in taken]
+        logits = self._logits(_select(hidden, index))
+        at = 0
+        for each, taken in parts:
+            rows, at = logits[at : at + len(taken)], at + len(taken)
+            sequence = each.sequence
+            if not sequence.is_running:  # an earlier part has failed its request
                 continue
-            num_prompt = each.sequence.num_prompt
-            for first in recorded[:: self._max_logit_rows]:
-                stop = min(first + self._max_logit_rows, recorded.stop)
-                rows = hidden[each.at + first - each.start : each.at + stop - each.start]
-                try:
-                    job_of(each.sequence).record(each.sequence, first, self._logits(rows))
-                except RadixlangError as error:
-                    self._requests.fail_job(job_of(each.sequence), error)
-                    break
-            if each.sequence.is_running and each.sequence.num_prompt < num_prompt:
+            num_prompt = sequence.num_prompt
+            try:
+                job_of(sequence).record(sequence, taken.start, rows)
+            except RadixlangError as error:
+                self._requests.fail_job(job_of(sequence), error)
+                continue
+            if sequence.is_running and sequence.num_prompt < num_prompt:
                 self._shorten(each)
 
     def _shorten(self, each: _Progress) -> None:
@@ -197,7 +218,10 @@ class Step:
             logits = self._logits(_select(hidden, index[here]))
             got = sample(logits, rows[here], self._vocab_size)
             del logits  # free them before the next part takes as much
-            tokens += zip(got.token_ids, got.is_finite, got.is_allowed, got.logprobs, strict=True)
+            errors = [row.error for row in rows[here]]
+            tokens += zip(
+                got.token_ids, got.is_finite, got.is_allowed, got.logprobs, errors, strict=True
+            )
         rest = iter(tokens)
         return {each: list(islice(rest, len(rows))) for each, rows in asked}
 
@@ -258,11 +282,13 @@ class Step:
         """Accept the sampled tokens that agree with the draft, and the one after those."""
         draft, sequence.draft = sequence.draft, NO_DRAFT
         num_kept = 0
-        for row, (token_id, is_finite, is_allowed, logprob) in enumerate(tokens):
+        for row, (token_id, is_finite, is_allowed, logprob, error) in enumerate(tokens):
             if row < num_kept:
                 continue  # the constraint has forced the token at this position
             if not is_finite:
                 raise _not_finite(sequence)
+            if error is not None:
+                raise error
             if not is_allowed:
                 raise no_token_left(job)
             num_before = sequence.num_tokens

@@ -14,16 +14,18 @@ from collections import deque
 from collections.abc import Callable, Sequence, Sized
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from radixlang.errors import ParameterError, StateClosedError
 from radixlang.protocol import (
     Generation,
+    NextToken,
     Option,
     OptionScore,
     check_next_in,
+    check_next_token,
     checked_options,
 )
 from radixlang.reply import Reply
@@ -35,6 +37,7 @@ from radixlang.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from radixlang.runtime.constraints.matcher import CompiledConstraint
 
+T = TypeVar("T")
 NO_TOKENS: TokenIds = np.empty(0, np.int32)
 Piece = str | tuple[int, ...]
 _numbers = itertools.count(1)
@@ -67,6 +70,16 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
+class Peek:
+    """Read the distribution of the next token."""
+
+    among: tuple[str | int, ...] | None
+    top: int | None
+    future: Future[NextToken]
+    deadline_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class ForkInto:
     """Create children."""
 
@@ -92,7 +105,7 @@ class Release:
     """Release everything."""
 
 
-Operation = Extend | Generate | Score | ForkInto | Expect | ReadTokens | Release
+Operation = Extend | Generate | Score | Peek | ForkInto | Expect | ReadTokens | Release
 
 
 @dataclass(slots=True)
@@ -164,8 +177,8 @@ class BranchState:
             lease.release()
 
 
-class Scoring(Reply[list[OptionScore]]):
-    """The future of a scoring; `cancel` stops the engine's work on it, as for a Generation."""
+class Cancellable(Reply[T]):
+    """A future whose `cancel` stops the engine's work on it, as for a Generation."""
 
     def __init__(self, on_cancel: Callable[[], None]) -> None:
         super().__init__()
@@ -223,8 +236,24 @@ class EngineBranch:
             if not isinstance(option, str):
                 _check_ids(option, self._runtime.num_token_ids)
         core, state = self._runtime.core, self._state
-        future = Scoring(lambda: core.post_cancel_job(state, future))
+        future: Cancellable[list[OptionScore]] = Cancellable(
+            lambda: core.post_cancel_job(state, future)
+        )
         self._post(Score(given, future, _deadline(timeout_s)))
+        return future
+
+    def next_token(
+        self,
+        among: Sequence[str | int] | None = None,
+        top: int | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Reply[NextToken]:
+        """Queue a reading of the next token's distribution; the branch itself is unchanged."""
+        tokens, most = check_next_token(among, top)
+        core, state = self._runtime.core, self._state
+        future: Cancellable[NextToken] = Cancellable(lambda: core.post_cancel_job(state, future))
+        self._post(Peek(tokens, most, future, _deadline(timeout_s)))
         return future
 
     def fork(self, n: int) -> list[EngineBranch]:
@@ -278,7 +307,7 @@ def futures_of(operation: Operation) -> list[Future[Any]]:
     match operation:
         case Generate():
             return [operation.generation]
-        case Score() | ReadTokens():
+        case Score() | Peek() | ReadTokens():
             return [operation.future]
     return []
 

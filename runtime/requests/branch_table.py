@@ -21,12 +21,14 @@ from radixlang.runtime.requests.branch import (
     ForkInto,
     Generate,
     Operation,
+    Peek,
     ReadTokens,
     Release,
     Score,
     released_error,
 )
 from radixlang.runtime.requests.generate_request import GenerateJob, GenerationLimits
+from radixlang.runtime.requests.next_token_request import NextTokenJob, Wanted
 from radixlang.runtime.requests.next_use_hints import NextUses
 from radixlang.runtime.requests.request import Job
 from radixlang.runtime.requests.score_request import ScoreJob, num_shared
@@ -35,6 +37,7 @@ from radixlang.runtime.scheduling.sequence import TokenIds, TokenSequence
 from radixlang.runtime.speculative.ngram_cache import NgramCache, Writing
 from radixlang.runtime.speculative.prompt_lookup import Drafter
 from radixlang.runtime.text.option_tokens import option_runs
+from radixlang.runtime.text.single_tokens import bias_of, single_token
 from radixlang.runtime.text.stop_strings import TextTracker
 from radixlang.runtime.text.token_healing import Healer, Unstable
 from radixlang.runtime.text.tokenizer import Tokenizer
@@ -100,6 +103,8 @@ class Branches:
             case Score():
                 self._next_uses.begin_request(state)
                 return self._score(state, operation)
+            case Peek():
+                return self._peek(state, operation, later)
             case ForkInto(children):
                 for child in children:
                     self._bear(state, child)
@@ -188,6 +193,7 @@ class Branches:
             constraint=_checked(operation.constraint),
             unstable=self._unstable(state, operation, prompt),
             drafter=self._drafter(state.namespace),
+            bias=bias_of(params.logit_bias, serving.tokenizer, serving.vocab_size),
             deadline_s=operation.deadline_s,
         )
         num_rows = 1 if job.unstable is None else 2
@@ -211,7 +217,8 @@ class Branches:
         """The last token of the prompt if it is to be chosen again."""
         last = state.run[-1] if state.run else None
         is_text = isinstance(last, str) and not isinstance(last, Markup) and last != ""
-        if not (operation.params.heal and is_text):
+        params = operation.params
+        if not (params.heal and is_text) or params.logits is not None:
             return None
         if len(prompt) < 2 or len(prompt) == len(state.fixed):
             return None
@@ -248,6 +255,27 @@ class Branches:
             return texts, self._option_runs(state, tuple(texts))
         exact = [option for option in options if not isinstance(option, str)]
         return list(map(self.serving.tokenizer.decode, exact)), [[*plain, *ids] for ids in exact]
+
+    def _peek(self, state: BranchState, operation: Peek, later: Later) -> NextTokenJob | None:
+        """A reading of the next token; a token that is none fails the reading alone."""
+        serving, future = self.serving, operation.future
+        prompt = state.prompt(serving.tokenizer.encode_run)
+        self._check_length(len(prompt), ahead=0)
+        try:
+            among = (
+                None
+                if operation.among is None
+                else tuple(
+                    single_token(token, serving.tokenizer, serving.vocab_size)
+                    for token in operation.among
+                )
+            )
+        except ParameterError as error:
+            refusal = error
+            later(lambda: None if future.done() else future.set_exception(refusal))
+            return None
+        wanted = Wanted(among, operation.top, serving.vocab_size)
+        return NextTokenJob(state, future, prompt, wanted, serving.tokenizer, operation.deadline_s)
 
     def _option_runs(self, state: BranchState, options: tuple[str, ...]) -> list[list[int]]:
         """Token ids of the run followed by each option of text."""

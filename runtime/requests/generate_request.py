@@ -12,7 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from radixlang.errors import ConstraintError, IncompleteError, UnsupportedConstraintError
+from radixlang.errors import (
+    ConstraintError,
+    IncompleteError,
+    LogitsError,
+    RadixlangError,
+    UnsupportedConstraintError,
+)
 from radixlang.protocol import (
     Completion,
     Delta,
@@ -23,7 +29,7 @@ from radixlang.protocol import (
 )
 from radixlang.runtime.requests.branch import BranchState
 from radixlang.runtime.requests.request import Job
-from radixlang.runtime.sampling.row import GREEDY, SamplingRow
+from radixlang.runtime.sampling.row import GREEDY, Bias, SamplingRow
 from radixlang.runtime.sampling.sampler import choose_among, row_logprob
 from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.sequence import TokenIds, TokenSequence
@@ -57,7 +63,9 @@ class GenerateJob(Job):
         constraint: compiled constraint, None without one.
         unstable: last token of the prompt if it is to be chosen again, see token_healing.py.
         tracker: text of the generated tokens.
-        drafter: drafts tokens by prompt lookup; None goes token by token.
+        drafter: drafts tokens by prompt lookup; None goes token by token. A function of logits may
+            have a state of its own, so none is asked about tokens that may be rejected.
+        bias: what is added to the logits of which tokens.
     """
 
     samples = True
@@ -74,6 +82,7 @@ class GenerateJob(Job):
         constraint: CompiledConstraint | None = None,
         unstable: Unstable | None = None,
         drafter: Drafter | None = None,
+        bias: Bias | None = None,
         deadline_s: float | None = None,
     ) -> None:
         super().__init__(branch, generation, deadline_s)
@@ -85,6 +94,7 @@ class GenerateJob(Job):
         self.constraint = constraint
         self.matcher = constraint.matcher() if constraint is not None else None
         self.unstable = unstable
+        self.bias = bias
         self.sequence: TokenSequence
         self.num_forced = 0
         self.first_token_s: float | None = None
@@ -92,7 +102,8 @@ class GenerateJob(Job):
         self._logprobs: list[TokenLogprob | None] = []
         self._wants_logprobs = params.logprobs or params.top_logprobs > 0
         # Log-probabilities of forced tokens come from separate steps.
-        self.drafter = None if constraint is not None and self._wants_logprobs else drafter
+        is_stepwise = constraint is not None and self._wants_logprobs
+        self.drafter = None if is_stepwise or params.logits is not None else drafter
         self.ahead: list[Matcher] = []  # a matcher after each token of the draft
         plain = SamplingRow(params, seed, 0)
         self._is_greedy = plain.is_plain and constraint is None and not self._wants_logprobs
@@ -204,12 +215,12 @@ class GenerateJob(Job):
     def _row(self, ahead: int) -> SamplingRow:
         """The row after `ahead` tokens of the draft."""
         params, sequence, index = self.params, self.sequence, self.num_generated + ahead
-        row = SamplingRow(params, self.seed, index, bitmask=self._mask(ahead))
+        row = SamplingRow(params, self.seed, index, bitmask=self._mask(ahead), bias=self.bias)
         if index < params.min_tokens:
             row.held_back = (*self._end_ids, *params.stop_token_ids)
         elif params.ignore_eos and self.matcher is not None:
             row.held_back = self.limits.end_ids  # its masks allow them
-        if row.has_penalty:
+        if row.reads_tokens:
             row.prompt_ids = sequence.tokens[: sequence.num_prompt]
             generated = sequence.tokens[sequence.num_prompt :]
             row.generated_ids = np.concatenate((generated, sequence.draft[:ahead]))
@@ -261,7 +272,7 @@ class GenerateJob(Job):
         unstable, self.unstable = self.unstable, None
         if unstable is None:
             return
-        choice = choose_among(logits, unstable.candidate_ids, self.params, self.seed)
+        choice = choose_among(logits, unstable.candidate_ids, self.params, self.seed, self.bias)
         if choice == unstable.token_id:
             return
         self.sequence.withdraw()
@@ -412,8 +423,13 @@ def _check_again(constraint: CompiledConstraint, text: str, incomplete: Incomple
         raise incomplete
 
 
-def no_token_left(job: GenerateJob) -> ConstraintError:
+def no_token_left(job: GenerateJob) -> RadixlangError:
     """The error of a row whose masks left no token."""
+    if job.bias is not None or job.params.logits is not None:
+        return LogitsError(
+            f"logit_bias= or logits= has banned every token that may follow {job.tracker.text!r}; "
+            "leave one"
+        )
     return ConstraintError(
         f"the constraint allows no token after {job.tracker.text!r}; it contradicts itself there, "
         "or its text cannot be written in this model's vocabulary"

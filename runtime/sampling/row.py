@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
+from radixlang.errors import LogitsError
 from radixlang.sampling_params import SamplingParams
 
 NO_IDS: NDArray[np.int32] = np.empty(0, np.int32)
+Bias = tuple[NDArray[np.int64], NDArray[np.float32]]  # token ids, and what is added to their logits
 
 
 @dataclass(slots=True)
@@ -19,7 +22,9 @@ class SamplingRow:
     `index` counts the tokens of the generation so far; with `seed` it keys the random number.
     `held_back` are end tokens that are not allowed yet; `bitmask` int32 [ceil(vocab / 32)] has a
     bit for every allowed token, None allows all. `prompt_ids` and `generated_ids` are read only
-    if penalties are on.
+    if penalties are on, or by a function of logits. `bias` are ids and what is added to their
+    logits. `changed` float32 [vocab_size] are the logits that such a function gave, and `error` is
+    its error.
     """
 
     params: SamplingParams
@@ -29,12 +34,20 @@ class SamplingRow:
     bitmask: NDArray[np.int32] | None = None
     prompt_ids: NDArray[np.int32] = field(default_factory=lambda: NO_IDS)
     generated_ids: NDArray[np.int32] = field(default_factory=lambda: NO_IDS)
+    bias: Bias | None = None
+    changed: Tensor | None = None
+    error: LogitsError | None = None
 
     @property
     def has_penalty(self) -> bool:
         """True if earlier tokens change the logits."""
         p = self.params
         return bool(p.frequency_penalty or p.presence_penalty) or p.repetition_penalty != 1.0
+
+    @property
+    def reads_tokens(self) -> bool:
+        """True if its tokens so far are needed."""
+        return self.has_penalty or self.params.logits is not None
 
     @property
     def wants_logprobs(self) -> bool:
@@ -46,7 +59,7 @@ class SamplingRow:
         """True if the likeliest token is the answer."""
         return not (
             self.params.temperature or self.held_back or self.has_penalty
-            or self.bitmask is not None
+            or self.bitmask is not None or self.params.logit_bias or self.params.logits
         )  # fmt: skip
 
 

@@ -20,7 +20,8 @@ from torch import Tensor
 from radixlang.protocol import TokenLogprob
 from radixlang.runtime.sampling import gpu as gpu_sampling
 from radixlang.runtime.sampling.counter_rng import uniform
-from radixlang.runtime.sampling.row import GREEDY, SamplingRow
+from radixlang.runtime.sampling.logits_functions import apply_functions
+from radixlang.runtime.sampling.row import GREEDY, Bias, SamplingRow
 from radixlang.runtime.sampling.wide_rows import invert, likeliest, wide
 from radixlang.sampling_params import SamplingParams
 
@@ -53,6 +54,7 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow], vocab_size: int) -> Samp
     if all(row is GREEDY for row in rows):
         finite = list(map(math.isfinite, best.tolist()))
         return Sampled(token_ids.tolist(), finite, [True] * len(rows), [None] * len(rows))
+    apply_functions(usable, rows)
     is_finite = best.isfinite()
     is_allowed = torch.ones_like(is_finite)
     special = [i for i, row in enumerate(rows) if not row.is_plain]
@@ -104,11 +106,17 @@ def row_logprob(logits: Tensor, token_id: int, num_top: int, vocab_size: int) ->
 
 
 def choose_among(
-    logits: Tensor, candidate_ids: NDArray[np.int64], params: SamplingParams, seed: int
-) -> int:
+    logits: Tensor, candidate_ids: NDArray[np.int64], params: SamplingParams, seed: int,
+    bias: Bias | None = None,
+) -> int:  # fmt: skip
     """One of the candidates by a row of logits [width]: the likeliest, or drawn by key."""
     ids = torch.from_numpy(candidate_ids).to(logits.device)
     scores = logits[ids]
+    if bias is not None:
+        biased = logits.clone()
+        _add_bias(biased, bias)
+        if bool((biased[ids] > -torch.inf).any()):  # a ban of all leaves the prompt as it is
+            scores = biased[ids]
     if params.temperature == 0:
         return int(ids[scores.argmax()])
     weight = ((scores - scores.max()) / params.temperature).exp().unsqueeze(0)
@@ -118,6 +126,7 @@ def choose_among(
 
 def _choose(logits: Tensor, rows: list[SamplingRow]) -> tuple[Tensor, Tensor]:
     """Tokens of rows that are not plain, and whether any was allowed; overwrites `logits`."""
+    _apply_changes(logits, rows)
     _apply_penalties(logits, rows)
     if logits.is_cuda and gpu_sampling.suits_kernel(rows):
         _hold_back(logits, rows)
@@ -132,6 +141,20 @@ def _choose(logits: Tensor, rows: list[SamplingRow]) -> tuple[Tensor, Tensor]:
         index = torch.tensor(drawn, device=logits.device)
         token_ids[index] = _draw(logits[index], best[index], [rows[i] for i in drawn])
     return token_ids, best > -torch.inf
+
+
+def _apply_changes(logits: Tensor, rows: list[SamplingRow]) -> None:
+    """Take the logits that a row's function gave, then add its biases."""
+    for logit, row in zip(logits, rows, strict=True):
+        if row.changed is not None:
+            logit.copy_(row.changed)
+        if row.bias is not None:
+            _add_bias(logit, row.bias)
+
+
+def _add_bias(logit: Tensor, bias: Bias) -> None:
+    ids, values = (torch.from_numpy(part).to(logit.device) for part in bias)
+    logit[ids] += values
 
 
 def _apply_penalties(logits: Tensor, rows: list[SamplingRow]) -> None:

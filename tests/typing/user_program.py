@@ -8,7 +8,17 @@ from typing import Literal
 from typing_extensions import assert_type
 
 import radixlang
-from radixlang import Choice, State, TokenLogprob, assistant, gen, select, user
+from radixlang import (
+    Choice,
+    LogitsContext,
+    NextToken,
+    State,
+    TokenLogprob,
+    assistant,
+    gen,
+    select,
+    user,
+)
 from radixlang.state.items import Expr
 from radixlang.testing import FakeBackend
 
@@ -26,6 +36,10 @@ def greet(s: State, name: str, mood: Literal["kind", "formal"] = "kind") -> None
     s += gen("age", int, temperature=0) + select("size", [" big", " small"], scorer="greedy_token")
 
 
+def less_of_it(context: LogitsContext) -> None:
+    context.logits[context.token_ids.tolist()] -= 1.0
+
+
 def numbered(index: int) -> str:
     return f"number {index}, "
 
@@ -38,6 +52,7 @@ async def survey(s: State, names: list[str]) -> dict[str, int]:
     group += gen("age", int)
     ages = s.join(group, "age", missing="raise")
     call = await s.acall(greet, "Ada")
+    assert_type(await s.anext_token(), NextToken)
     s.call(greet, name="Grace", scope="vanish")
     return dict(zip(names, ages, strict=True)) | {"all": call.get("age", int)}
 
@@ -53,6 +68,9 @@ def made(s: State) -> None:
     assert_type(select("size", ["big", "small"]), Expr[str])
     assert_type(s.get("age", int), int)
     assert_type(s.choice("size"), Choice)
+    assert_type(s.next_token(among=[" yes", 5], top=2), NextToken)
+    assert_type(s.fork(2).next_token(top=3)[0].shares, dict[str, float])
+    s += gen("d", logit_bias={" yes": 2.0, 17: -1}, logits=less_of_it)
     s += "text" + gen("a") + gen("b", Literal["x", "y"]) + gen(None, n=2, top_p=0.9)
     radixlang.best_of(s, 3, gen("idea"), lambda branch: -len(branch["idea"]))
     radixlang.retry(s, lambda branch: branch.append("x"), times=2)
