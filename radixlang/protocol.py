@@ -122,13 +122,15 @@ class OptionScore:
     `is_greedy[i]` tells whether token i was the model's most likely one at its position. If an
     option of text merges with the end of the prompt into other tokens, the scored tokens start
     before the option, at the last boundary that prompt and options share. Token ids are scored as
-    given, directly after the prompt; `text` is then the text of these tokens.
+    given, directly after the prompt; `text` is then the text of these tokens. `top[i]` are the
+    likeliest tokens at the position of token i, if the scoring was asked for them.
     """
 
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     is_greedy: tuple[bool, ...] = ()
+    top: tuple[tuple[tuple[int, float], ...], ...] = ()
 
     @property
     def total(self) -> float:
@@ -183,11 +185,13 @@ class NextToken:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A piece of a stream: text that is final (never half a character), and its tokens."""
+    """A piece of a stream: text that is final (never half a character), and its tokens, with
+    their log-probabilities if the generation records them."""
 
     text: str
     token_ids: tuple[int, ...] = ()
     num_forced: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Generation(Reply[Completion]):
@@ -337,6 +341,12 @@ def check_next_token(among: Any, top: Any) -> tuple[tuple[str | int, ...] | None
     return tokens, top
 
 
+def check_num_top(num_top: Any) -> None:
+    """Raise a ParameterError unless it is a number of likeliest tokens, from 0 to 100."""
+    if type(num_top) is not int or not 0 <= num_top <= 100:
+        raise ParameterError(f"top_logprobs must be between 0 and 100, got {num_top!r}")
+
+
 def check_next_in(next_in: Any) -> int | None:
     """The argument of Branch.expect; raises a ParameterError unless it is None or at least 1."""
     if next_in is None or (type(next_in) is int and next_in >= 1):
@@ -361,11 +371,14 @@ class Branch(Protocol):
         """Queue a generation; its tokens are appended to the branch."""
         ...
 
-    def score(self, options: Sequence[Option]) -> Reply[list[OptionScore]]:
+    def score(
+        self, options: Sequence[Option], *, top_logprobs: int = 0
+    ) -> Reply[list[OptionScore]]:
         """Queue the scoring of options after the prompt so far; the branch itself is unchanged.
 
         Options are all text or all token ids. Their shared beginnings are computed once, and the
-        last token of an option is not computed at all.
+        last token of an option is not computed at all. `top_logprobs` likeliest tokens are told at
+        the position of each of their tokens.
 
         Raises:
             ParameterError: there is no option, or text and token ids are mixed.

@@ -161,7 +161,7 @@ class DryBackend(FakeBackend):
         return Completion(" word" * length, ids, "length")
 
     def score_options(
-        self, namespace: str, prompt: list[int], options: Sequence[Option]
+        self, namespace: str, prompt: list[int], options: Sequence[Option], num_top: int = 0
     ) -> list[OptionScore]:
         """The measured option, or the longest, which is the most a select can cost."""
         self._trie(namespace).insert(prompt)

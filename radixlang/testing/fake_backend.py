@@ -258,6 +258,7 @@ class FakeBackend:
             total_s=self.delay * len(deltas) + time.monotonic() - started,
         )  # fmt: skip
         logprobs = fake_branch.fake_logprobs(prompt, ids, params)
+        deltas = fake_branch.with_logprobs(deltas, logprobs)
         completion = Completion(kept, tuple(ids), reason, stop, logprobs, usage)
         return Plan(deltas, completion, None, constraint)
 
@@ -294,16 +295,17 @@ class FakeBackend:
         )
 
     def score_options(
-        self, namespace: str, prompt: list[int], options: Sequence[Option]
+        self, namespace: str, prompt: list[int], options: Sequence[Option], num_top: int = 0
     ) -> list[OptionScore]:
-        """Log-probabilities by the script."""
+        """Log-probabilities by the script; likeliest tokens are made up below them."""
         self._check_length(len(prompt))
         text = self.codec.decode(prompt)
         wanted = self._script(text, SamplingParams(), None) if self._scores is None else ""
         if isinstance(wanted, BaseException):
             raise wanted
         self._trie(namespace).insert(prompt)
-        return [self._score_option(text, option, wanted) for option in options]
+        found = [self._score_option(text, option, wanted) for option in options]
+        return [replace(each, top=_made_up_tops(each, num_top)) for each in found]
 
     def without_logits(self, what: str) -> ParameterError:
         """The error of an operation that needs a model's logits, of which a script has none."""
@@ -389,6 +391,12 @@ class FakeBackend:
                      if pair[0] != pair[1]), min(len(ids), len(goal)))  # fmt: skip
         greedy = tuple(index < same for index in range(len(ids)))
         return OptionScore(option, ids, tuple(-0.1 if hit else -3.0 for hit in greedy), greedy)
+
+
+def _made_up_tops(score: OptionScore, num: int) -> tuple[tuple[tuple[int, float], ...], ...]:
+    pairs = zip(score.token_ids, score.logprobs, strict=False)
+    tops = (tuple((i + step, value - step) for step in range(num)) for i, value in pairs)
+    return tuple(tops) if num else ()
 
 
 def _made_up(prompt: str, params: SamplingParams, constraint: Any) -> Answer:

@@ -7,7 +7,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from radixlang.errors import CancelledError, RequestError, RuntimeClosedError
@@ -22,6 +24,7 @@ from radixlang.protocol import (
     TokenLogprob,
     check_next_in,
     check_next_token,
+    check_num_top,
     checked_options,
 )
 from radixlang.reply import Reply
@@ -75,10 +78,13 @@ class FakeBranch:
         self._post(partial(self._generate, params, constraint, generation), generation)
         return generation
 
-    def score(self, options: Sequence[Option]) -> Reply[list[OptionScore]]:
+    def score(
+        self, options: Sequence[Option], *, top_logprobs: int = 0
+    ) -> Reply[list[OptionScore]]:
         """Queue the scoring of options by the script."""
+        check_num_top(top_logprobs)
         future = Reply[list[OptionScore]]()
-        self._post(partial(self._score, checked_options(options), future), future)
+        self._post(partial(self._score, checked_options(options), top_logprobs, future), future)
         return future
 
     def next_token(
@@ -191,12 +197,15 @@ class FakeBranch:
             link = link.parent
         return [token for chunk in reversed(chunks) for token in chunk]
 
-    def _score(self, options: Sequence[Option], future: Future[list[OptionScore]]) -> None:
+    def _score(
+        self, options: Sequence[Option], num_top: int, future: Future[list[OptionScore]]
+    ) -> None:
         error = self.error or self._closed_error()
         try:
             if error is not None:
                 raise error
-            future.set_result(self.backend.score_options(self.namespace, self.settle(), options))
+            prompt = self.settle()
+            future.set_result(self.backend.score_options(self.namespace, prompt, options, num_top))
         except BaseException as failure:  # a script is a user's function
             self.error = failure
             _fail(future, failure)
@@ -306,6 +315,14 @@ class Plan:
         self.error = error
         self.constraint = constraint
         self.num_played = 0  # deltas that have been pushed
+
+
+def with_logprobs(deltas: list[Delta], logprobs: Sequence[TokenLogprob] | None) -> list[Delta]:
+    """The deltas with the log-probabilities of their tokens."""
+    if logprobs is None:
+        return deltas
+    rest = iter(logprobs)
+    return [replace(d, logprobs=tuple(islice(rest, len(d.token_ids)))) for d in deltas]
 
 
 def fake_logprobs(

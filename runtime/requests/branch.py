@@ -26,6 +26,7 @@ from radixlang.protocol import (
     OptionScore,
     check_next_in,
     check_next_token,
+    check_num_top,
     checked_options,
 )
 from radixlang.reply import Reply
@@ -67,6 +68,7 @@ class Score:
     options: tuple[str, ...] | tuple[tuple[int, ...], ...]
     future: Future[list[OptionScore]]
     deadline_s: float | None
+    num_top: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +230,14 @@ class EngineBranch:
         return generation
 
     def score(
-        self, options: Sequence[Option], *, timeout_s: float | None = None
+        self,
+        options: Sequence[Option],
+        *,
+        top_logprobs: int = 0,
+        timeout_s: float | None = None,
     ) -> Reply[list[OptionScore]]:
         """Queue the scoring of options, text or token ids, after the prompt so far."""
+        check_num_top(top_logprobs)
         given = checked_options(options)
         for option in given:
             if not isinstance(option, str):
@@ -240,6 +247,8 @@ class EngineBranch:
             lambda: core.post_cancel_job(state, future)
         )
         self._post(Score(given, future, _deadline(timeout_s)))
+        future = Scoring(lambda: core.post_cancel_job(state, future))
+        self._post(Score(given, future, _deadline(timeout_s), top_logprobs))
         return future
 
     def next_token(

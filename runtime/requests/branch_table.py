@@ -239,7 +239,11 @@ class Branches:
         num_computed = max(len(plain), max(map(len, runs)) - 1)  # not the last token of an option
         self._check_length(len(state.fixed) + num_computed, ahead=0)
         options = [(text, tuple(run[shared:])) for text, run in zip(texts, runs, strict=True)]
-        job = ScoreJob(state, operation.future, base, options, operation.deadline_s)
+        job = ScoreJob(
+            state, operation.future, base, options, operation.deadline_s,
+            num_top=min(operation.num_top, self.serving.vocab_size),
+            vocab_size=self.serving.vocab_size,
+        )  # fmt: skip
         job.begin()
         return job
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -100,6 +100,7 @@ class GenerateJob(Job):
         self.first_token_s: float | None = None
         self.ended: tuple[FinishReason, str | int | None] | None = None
         self._logprobs: list[TokenLogprob | None] = []
+        self._num_told = 0  # of which streams have the log-probabilities
         self._wants_logprobs = params.logprobs or params.top_logprobs > 0
         # Log-probabilities of forced tokens come from separate steps.
         is_stepwise = constraint is not None and self._wants_logprobs
@@ -146,10 +147,20 @@ class GenerateJob(Job):
             self._end("stopped", None)
 
     def tell(self, later: Callable[[Callable[[], None]], None]) -> None:
-        """Publish the text that has become final."""
-        delta = self.tracker.take_delta()
+        """Publish the text that has become final; not before the log-probabilities of its forced
+        tokens are known."""
+        if self._wants_logprobs and None in self._logprobs[self._num_told :]:
+            return
+        delta = self._with_logprobs(self.tracker.take_delta())
         if delta is not None:
             later(partial(self.generation.push, delta))
+
+    def _with_logprobs(self, delta: Delta | None) -> Delta | None:
+        if delta is None or not self._wants_logprobs:
+            return delta
+        first, self._num_told = self._num_told, self._num_told + len(delta.token_ids)
+        told = self._logprobs[first : self._num_told]
+        return replace(delta, logprobs=tuple(each for each in told if each is not None))
 
     @property
     def is_ready(self) -> bool:
@@ -287,7 +298,8 @@ class GenerateJob(Job):
 
     def finish(self, memory: Memory, later: Callable[[Callable[[], None]], None]) -> None:
         """Commit the computed part of the kept tokens, and move the branch to their end."""
-        kept, self._last = self.tracker.finish(whole=self._closes)
+        kept, last = self.tracker.finish(whole=self._closes)
+        self._last = self._with_logprobs(last)
         self._kept = kept
         sequence, branch = self.sequence, self.branch
         end = sequence.num_prompt + kept.num_tokens
@@ -308,8 +320,7 @@ class GenerateJob(Job):
         assert kept is not None
         if closing:
             self.branch.run = (kept.rest + closing,)
-            delta = Delta((delta.text if delta else "") + closing,
-                          delta.token_ids if delta else ())  # fmt: skip
+            delta = replace(delta or Delta(""), text=(delta.text if delta else "") + closing)
         result = self._completion(kept, closing)
         if delta is not None:
             later(lambda: self.generation.push(delta))

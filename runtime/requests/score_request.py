@@ -19,19 +19,21 @@ from torch import Tensor
 from radixlang.protocol import OptionScore
 from radixlang.runtime.requests.branch import BranchState
 from radixlang.runtime.requests.request import Job
-from radixlang.runtime.sampling.sampler import target_logprobs
+from radixlang.runtime.sampling.sampler import row_tops, target_logprobs
 from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.sequence import TokenIds, TokenSequence
 
 
 @dataclass(slots=True, eq=False)
 class TrieNode:
-    """A token of one or more options; the root stands for the last token of the prompt."""
+    """A token of one or more options; the root stands for the last token of the prompt. `top` are
+    the likeliest tokens after it, as (id, log-probability)."""
 
     token_id: int
     children: dict[int, TrieNode] = field(default_factory=dict)
     logprob: float = 0.0
     is_greedy: bool = False
+    top: tuple[tuple[int, float], ...] = ()
 
     def inner(self) -> list[TrieNode]:
         """Children that other tokens follow: only those have to be computed."""
@@ -52,6 +54,7 @@ class ScoreJob(Job):
     Args:
         base: int32 [n ≥ 1] prompt tokens that all options share.
         options: text and tokens after `base` of each option.
+        num_top: likeliest tokens to tell at each position, of the first `vocab_size` ids.
     """
 
     def __init__(
@@ -61,8 +64,13 @@ class ScoreJob(Job):
         base: TokenIds,
         options: Sequence[tuple[str, tuple[int, ...]]],
         deadline_s: float | None = None,
+        *,
+        num_top: int = 0,
+        vocab_size: int = 0,
     ) -> None:
         super().__init__(branch, future, deadline_s)
+        self._num_top = num_top
+        self._vocab_size = vocab_size
         self._base = base
         self._options = options
         self._root = TrieNode(int(base[-1]))
@@ -88,7 +96,10 @@ class ScoreJob(Job):
         rows: list[int] = []
         children: list[TrieNode] = []
         for row in range(len(logits)):
-            below = chain.nodes[first + row - self._position(chain)].children.values()
+            node = chain.nodes[first + row - self._position(chain)]
+            below = node.children.values()
+            if self._num_top and below:
+                node.top = row_tops(logits[row], self._num_top, self._vocab_size)
             rows += [row] * len(below)
             children += below
         index = torch.tensor(rows, device=logits.device)
@@ -145,8 +156,9 @@ class ScoreJob(Job):
         return len(self._base) - 1 if is_root else len(self._base) + len(chain.above)
 
     def _score(self, text: str, token_ids: tuple[int, ...]) -> OptionScore:
-        node, nodes = self._root, []
+        node, nodes, tops = self._root, [], []
         for token_id in token_ids:
+            tops.append(node.top)
             node = node.children[token_id]
             nodes.append(node)
         return OptionScore(
@@ -154,6 +166,7 @@ class ScoreJob(Job):
             token_ids,
             tuple(each.logprob for each in nodes),
             tuple(each.is_greedy for each in nodes),
+            tuple(tops) if self._num_top else (),
         )
 
 

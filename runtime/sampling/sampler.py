@@ -98,11 +98,15 @@ def target_logprobs(logits: Tensor, rows: Tensor, target_ids: Tensor) -> tuple[T
 def row_logprob(logits: Tensor, token_id: int, num_top: int, vocab_size: int) -> TokenLogprob:
     """The record of one token under one row of logits [width]."""
     normaliser = log_normaliser(logits[None])[0]
-    top: tuple[tuple[int, float], ...] = ()
-    if num_top:
-        values, ids = logits[:vocab_size].topk(min(num_top, vocab_size))
-        top = tuple(zip(ids.tolist(), (values - normaliser).tolist(), strict=True))
+    top = row_tops(logits, num_top, vocab_size) if num_top else ()
     return TokenLogprob(token_id, float(logits[token_id] - normaliser), top)
+
+
+def row_tops(logits: Tensor, num_top: int, vocab_size: int) -> tuple[tuple[int, float], ...]:
+    """The likeliest tokens of one row of logits [width], as (id, log-probability)."""
+    normaliser = log_normaliser(logits[None])[0]
+    values, ids = logits[:vocab_size].topk(min(num_top, vocab_size))
+    return tuple(zip(ids.tolist(), (values - normaliser).tolist(), strict=True))
 
 
 def choose_among(

@@ -451,3 +451,31 @@ def test_closed_backend_says_so(backend: Any) -> None:
     backend.close()
     with pytest.raises(RuntimeClosedError):
         backend.new_branch()
+
+
+def test_scores_tell_the_likeliest_tokens(backend: Any, branch: Any) -> None:
+    branch.extend("Paris is the")
+    ids = backend.encode(" capital of")
+    (plain,) = branch.score([ids]).result(TIMEOUT)
+    (score,) = branch.score([ids], top_logprobs=3).result(TIMEOUT)
+    assert plain.top == ()
+    assert score.logprobs == pytest.approx(plain.logprobs, abs=1e-4)
+    assert [len(top) for top in score.top] == [3] * len(ids)
+    for top, is_greedy, token_id, value in zip(
+        score.top, score.is_greedy, ids, score.logprobs, strict=True
+    ):
+        assert [logprob for _, logprob in top] == sorted((each for _, each in top), reverse=True)
+        assert not is_greedy or top[0] == (token_id, pytest.approx(value, abs=1e-4))
+    with pytest.raises(ParameterError, match="top_logprobs must be between 0 and 100"):
+        branch.score([ids], top_logprobs=101)
+
+
+def test_deltas_carry_the_logprobs_of_their_tokens(backend: Any, branch: Any) -> None:
+    params = SamplingParams(max_tokens=6, temperature=1.0, seed=3, top_logprobs=2)
+    branch.extend("A seeded prompt")
+    generation = branch.generate(params)
+    deltas = list(generation)
+    completion = generation.result(TIMEOUT)
+    assert [each for delta in deltas for each in delta.logprobs] == list(completion.logprobs)
+    for delta in deltas:
+        assert tuple(each.token_id for each in delta.logprobs) == delta.token_ids
