@@ -16,8 +16,14 @@ from radixlang.serving.failures import ServingError, TextJSONResponse, error_res
 from radixlang.serving.metrics import Measured, ServerMetrics
 from radixlang.serving.openai_api.chat_completions import chat, model_body, models_body
 from radixlang.serving.openai_api.completions import complete
-from radixlang.serving.openai_api.schemas import ChatRequest, CompletionRequest
+from radixlang.serving.openai_api.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
 from radixlang.serving.openai_api.serving_context import ServingContext
+from radixlang.serving.openai_api.tokenizing import detokenize, tokenize, tokenizer_info
 from radixlang.serving.served_backend import ServedBackend
 
 
@@ -61,6 +67,21 @@ def _add_openai(api: FastAPI, context: ServingContext) -> None:
     async def completions(body: CompletionRequest, request: Request) -> Response:
         """Text after a prompt."""
         return await complete(context, body, request)
+
+    @api.post("/tokenize")
+    async def tokens_of(body: TokenizeRequest, request: Request) -> Response:
+        """Token ids of a text."""
+        return await tokenize(context, body, request)
+
+    @api.post("/detokenize")
+    async def text_of(body: DetokenizeRequest) -> Response:
+        """Text of token ids."""
+        return await detokenize(context, body)
+
+    @api.get("/tokenizer_info")
+    async def info() -> Response:
+        """The model's own tokens and chat template."""
+        return tokenizer_info(context)
 
     @api.post("/v1/chat/completions")
     async def chat_completions(body: ChatRequest, request: Request) -> Response:

@@ -8,14 +8,11 @@ from typing import Any, TypeVar
 
 from starlette.responses import StreamingResponse
 
+from radixlang.errors import CancelledError
 from radixlang.records.json_text import dump_json
 
 Result = TypeVar("Result")
 DONE = "data: [DONE]\n\n"
-
-
-class ClientGoneError(Exception):
-    """The client has closed its connection; there is nobody to answer."""
 
 
 def event(data: Any) -> str:
@@ -49,14 +46,14 @@ async def unless_gone(receive: Callable[[], Awaitable[Any]], work: Awaitable[Res
     """The result of `work`, which is cancelled if the client goes away first.
 
     Raises:
-        ClientGoneError: it has gone.
+        CancelledError: it has gone; nobody reads the reply.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_until_gone(receive))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise ClientGoneError
+            raise CancelledError("the client has gone")
         return task.result()
     finally:
         task.cancel()

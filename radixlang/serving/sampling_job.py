@@ -9,7 +9,16 @@ from functools import partial
 from typing import Any
 
 from radixlang.errors import DeadlineError, IncompleteError
-from radixlang.protocol import Branch, Completion, Delta, Generation, Usage
+from radixlang.protocol import (
+    Branch,
+    Completion,
+    Delta,
+    Generation,
+    OptionScore,
+    TokenLogprob,
+    Usage,
+)
+from radixlang.reply import Reply
 from radixlang.sampling_params import SamplingParams
 from radixlang.serving.inlet import Inlet
 from radixlang.serving.served_backend import ServedBackend
@@ -39,6 +48,15 @@ class Sample:
             return Completion(error.partial, error.token_ids, "length", usage=usage)
 
 
+@dataclass(frozen=True, slots=True)
+class ScoredPrompt:
+    """A prompt's tokens, each with its log-probability after those before it; the first has
+    none."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob | None, ...]
+
+
 class SamplingJob:
     """All generations of one request.
 
@@ -52,6 +70,33 @@ class SamplingJob:
         self._deadline_s = asyncio.get_running_loop().time() + timeout_s
         self._timeout_s = timeout_s
         self.samples: list[Sample] = []
+        self._others: list[Branch] = []  # that read or score prompts
+
+    async def read_prompts(self, prompts: Sequence[Prompt]) -> list[tuple[int, ...]]:
+        """The token ids of prompts."""
+        futures = []
+        for pieces in prompts:
+            branch = self._new_branch(pieces)
+            self._others.append(branch)
+            futures.append(branch.tokens())
+        await self._ended(futures)
+        return [future.result(0) for future in futures]
+
+    async def score_prompts(
+        self, prompts: Sequence[tuple[int, ...]], num_top: int
+    ) -> list[ScoredPrompt]:
+        """Score every token of prompts; what is computed stays cached for their generations."""
+        futures = []
+        for ids in prompts:
+            if len(ids) > 1:
+                branch = self._new_branch([ids[:1]])
+                self._others.append(branch)
+                futures.append(branch.score([ids[1:]], top_logprobs=num_top))
+        await self._ended(futures)
+        scores = iter(futures)
+        return [
+            _scored(ids, next(scores).result(0)[0] if len(ids) > 1 else None) for ids in prompts
+        ]
 
     def start(
         self, prompts: Sequence[Prompt], num_samples: int, constraint: Any,
@@ -59,9 +104,7 @@ class SamplingJob:
     ) -> None:  # fmt: skip
         """Begin `num_samples` generations of each prompt."""
         for number, pieces in enumerate(prompts):
-            root = self.backend.new_branch(namespace=self._namespace)
-            for piece in pieces:
-                root.extend(piece)
+            root = self._new_branch(pieces)
             branches = [root] if num_samples == 1 else root.fork(num_samples)
             if num_samples > 1:
                 root.release()
@@ -77,10 +120,13 @@ class SamplingJob:
         Raises:
             DeadlineError: the request's time is over.
         """
+        await self._ended([sample.generation for sample in self.samples])
+
+    async def _ended(self, replies: Sequence[Reply[Any]]) -> None:
         inlet: Inlet[None] = Inlet()
-        for sample in self.samples:
-            sample.generation.when_done(partial(inlet.put, None))
-        num_left = len(self.samples)
+        for reply in replies:
+            reply.when_done(partial(inlet.put, None))
+        num_left = len(replies)
         while num_left:
             num_left -= len(await self._in_time(inlet.take()))
 
@@ -104,6 +150,14 @@ class SamplingJob:
         for sample in self.samples:
             if not sample.generation.done():
                 sample.branch.cancel()
+        for branch in self._others:
+            branch.cancel()
+
+    def _new_branch(self, pieces: Prompt) -> Branch:
+        branch = self.backend.new_branch(namespace=self._namespace)
+        for piece in pieces:
+            branch.extend(piece)
+        return branch
 
     async def _in_time(self, work: Any) -> Any:
         left = self._deadline_s - asyncio.get_running_loop().time()
@@ -111,6 +165,15 @@ class SamplingJob:
             return await asyncio.wait_for(work, max(left, 0))
         except asyncio.TimeoutError:
             raise DeadlineError(f"the request took longer than {self._timeout_s:g} s") from None
+
+
+def _scored(ids: tuple[int, ...], score: OptionScore | None) -> ScoredPrompt:
+    found: list[TokenLogprob | None] = [None]
+    if score is not None:
+        tops = score.top or ((),) * len(score.logprobs)
+        parts = zip(score.token_ids, score.logprobs, tops, strict=True)
+        found += [TokenLogprob(*part) for part in parts]
+    return ScoredPrompt(ids, tuple(found))
 
 
 def _pass_on(inlet: Inlet[Any], sample: Sample, delta: Delta | None) -> None:

@@ -8,7 +8,7 @@ from radixlang.protocol import Backend
 
 
 class ServedBackend(Backend, Protocol):
-    """A Backend with statistics; the runtime and the scripted fake are ones."""
+    """A Backend with statistics and bytes of tokens, as the runtime and the scripted fake are."""
 
     def stats(self) -> Any:
         """Statistics of the moment, one attribute a figure."""

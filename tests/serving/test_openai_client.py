@@ -164,12 +164,10 @@ def test_logprobs_in_both_forms(client: Client, make_runtime: Callable[..., Any]
     api = client(runtime)
     expected = of_branch(runtime, "The town", temperature=0.0, max_tokens=4, top_logprobs=3)
     plain = api.completions.create(model="tiny", prompt="The town", temperature=0, max_tokens=4,
-                                   logprobs=3, echo=True).choices[0]  # fmt: skip
+                                   logprobs=3).choices[0]  # fmt: skip
     assert plain.logprobs is not None
     values = [each.logprob for each in expected.logprobs]
     assert plain.logprobs.token_logprobs == pytest.approx(values, abs=1e-4)
-    assert plain.logprobs.text_offset is not None
-    assert plain.logprobs.text_offset[0] == len("The town")
     chat = api.chat.completions.create(model="tiny", messages=TALK, temperature=0, max_tokens=4,
                                        logprobs=True, top_logprobs=2).choices[0]  # fmt: skip
     assert chat.logprobs is not None
@@ -179,6 +177,80 @@ def test_logprobs_in_both_forms(client: Client, make_runtime: Callable[..., Any]
         assert bytes(each.bytes).decode("utf-8", "replace") == each.token
         assert each.top_logprobs[0].logprob == each.logprob  # greedy
         assert len(each.top_logprobs) == 2
+
+
+def test_an_echo_scores_its_prompt(client: Client, make_runtime: Callable[..., Any]) -> None:
+    """Every token of the prompt as a branch scores it; the first has nothing before it."""
+    runtime = make_runtime()
+    api = client(runtime)
+    ids = runtime.encode("The theatre in the north")
+    branch = runtime.new_branch()
+    branch.extend(ids[:1])
+    (score,) = branch.score([ids[1:]], top_logprobs=2).result(60)
+    branch.release()
+    asked: dict[str, Any] = {"model": "tiny", "prompt": [ids, ids[:1]], "echo": True,
+                             "logprobs": 2, "temperature": 0}  # fmt: skip
+    only = api.completions.create(**asked, max_tokens=0)
+    more = api.completions.create(**asked, max_tokens=2)
+    for reply, num_more in ((only, 0), (more, 2)):
+        records = reply.choices[0].logprobs
+        assert records is not None
+        assert records.tokens == [runtime.decode([i]) for i in ids] + records.tokens[len(ids) :]
+        values = records.token_logprobs
+        assert values is not None
+        assert len(values) == len(ids) + num_more
+        assert values[0] is None
+        assert values[1 : len(ids)] == pytest.approx(list(score.logprobs), abs=1e-4)
+        assert records.top_logprobs is not None
+        greedy = [v == max(top.values()) for v, top in
+                  zip(values[1 : len(ids)], records.top_logprobs[1:], strict=False)]  # fmt: skip
+        assert greedy == list(score.is_greedy)
+    assert only.choices[0].text == "The theatre in the north"
+    assert only.usage is not None
+    assert (only.usage.prompt_tokens, only.usage.completion_tokens) == (len(ids) + 1, 0)
+    chunks = list(api.completions.create(**asked, max_tokens=2, stream=True))
+    streamed = [v for chunk in chunks if chunk.choices[0].index == 0 and chunk.choices[0].logprobs
+                for v in chunk.choices[0].logprobs.token_logprobs or ()]  # fmt: skip
+    whole = more.choices[0].logprobs
+    assert whole is not None
+    assert whole.token_logprobs is not None
+    assert streamed[1:] == pytest.approx(whole.token_logprobs[1:], abs=1e-4)
+
+
+def test_prompt_logprobs_by_id(client: Client, make_runtime: Callable[..., Any]) -> None:
+    runtime = make_runtime()
+    api = client(runtime)
+    extra = {"prompt_logprobs": 2}
+    text = api.completions.create(model="tiny", prompt="The town", max_tokens=1, extra_body=extra)
+    chat = api.chat.completions.create(model="tiny", messages=TALK, max_tokens=1, extra_body=extra)
+    assert text.choices[0].model_extra is not None
+    assert chat.model_extra is not None
+    for fields in (text.choices[0].model_extra, chat.model_extra):
+        told, ids = fields["prompt_logprobs"], fields["prompt_token_ids"]
+        assert told[0] is None
+        for token_id, each in zip(ids[1:], told[1:], strict=True):
+            assert {1, 2} <= {entry["rank"] for entry in each.values()}
+            assert each[str(token_id)]["decoded_token"] == runtime.decode([token_id])
+
+
+def test_streamed_logprobs_are_the_whole_s(
+    client: Client, make_runtime: Callable[..., Any]
+) -> None:
+    """Under a constraint too, whose forced tokens have theirs one step later."""
+    api = client(make_runtime())
+    asked: dict[str, Any] = {
+        "model": "tiny", "messages": TALK, "logprobs": True, "top_logprobs": 1, "seed": 8,
+        "max_tokens": 30, "extra_body": {"structured_outputs": {"regex": "The town (is|sleeps)"}},
+    }  # fmt: skip
+    whole = api.chat.completions.create(**asked).choices[0]
+    found = []
+    for chunk in api.chat.completions.create(**asked, stream=True):
+        if chunk.choices[0].logprobs is not None:
+            found += chunk.choices[0].logprobs.content or []
+    assert whole.logprobs is not None
+    assert whole.logprobs.content is not None
+    assert [each.token for each in found] == [each.token for each in whole.logprobs.content]
+    assert "".join(each.token for each in found) == whole.message.content
 
 
 class Town(BaseModel):

@@ -64,8 +64,20 @@ def _max_tokens(
             f"the request asks for {asked * num_samples} tokens, and one request may generate "
             f"{config.max_tokens} here; lower max_tokens or n"
         )
-    is_echo = isinstance(body, CompletionRequest) and body.echo and asked == 0
-    return 1 if is_echo else asked
+    return 1 if is_echo_alone(body) else asked
+
+
+def is_echo_alone(body: CompletionRequest | ChatRequest) -> bool:
+    """Whether a request wants its prompt back and nothing generated."""
+    return isinstance(body, CompletionRequest) and body.echo and body.max_tokens == 0
+
+
+def num_prompt_top(body: CompletionRequest | ChatRequest) -> int | None:
+    """Likeliest tokens to tell at each token of the prompt; None if the prompt is not scored."""
+    asked = [] if body.prompt_logprobs is None else [body.prompt_logprobs]
+    if isinstance(body, CompletionRequest) and body.echo and body.logprobs is not None:
+        asked.append(body.logprobs)
+    return max(asked, default=None)
 
 
 def _add_logprobs(merged: SamplingKeywords, body: CompletionRequest | ChatRequest) -> None:

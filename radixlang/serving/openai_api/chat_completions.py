@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from radixlang.protocol import Completion
+from radixlang.protocol import Completion, TokenLogprob
+from radixlang.serving.event_stream import unless_gone
 from radixlang.serving.openai_api.asked import sampling_of, seed_of
 from radixlang.serving.openai_api.completions import best
 from radixlang.serving.openai_api.prompts import chat_pieces
@@ -16,12 +18,13 @@ from radixlang.serving.openai_api.replies import (
     ReplyHead,
     chat_logprobs,
     finish_of,
+    prompt_logprobs_of,
     stop_reason_of,
     usage_of,
 )
 from radixlang.serving.openai_api.schemas import ChatRequest
 from radixlang.serving.openai_api.serving_context import Chunks, ServingContext
-from radixlang.serving.sampling_job import Sample, SamplingJob
+from radixlang.serving.sampling_job import Sample, SamplingJob, ScoredPrompt
 
 
 async def chat(context: ServingContext, body: ChatRequest, request: Request) -> Response:
@@ -33,11 +36,12 @@ async def chat(context: ServingContext, body: ChatRequest, request: Request) -> 
     pieces = chat_pieces(body, context.backend)
     job = context.new_job(body, request)
     reply = _Reply(context, body, job)
-    try:
+    async with context.beginning(job):
+        if body.prompt_logprobs is not None:
+            ids = await unless_gone(request.receive, job.read_prompts([pieces]))
+            scoring = job.score_prompts(ids, body.prompt_logprobs)
+            (reply.scored,) = await unless_gone(request.receive, scoring)
         job.start([pieces], num_samples, constraint, partial(seed_of, params))
-    except BaseException:
-        job.close()
-        raise
     if body.stream:
         return await context.stream(job, request, reply.chunks())
     return await context.answer(job, request, reply.body)
@@ -52,31 +56,33 @@ class _Reply:
         self._job = job
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         self._head = ReplyHead("chatcmpl", kind, context.model)
+        self.scored: ScoredPrompt | None = None
 
     def body(self) -> dict[str, Any]:
         """The whole reply."""
         outcomes = [sample.outcome() for sample in self._job.samples]
         chosen = best(outcomes, self._asked.n)
         choices = [self._choice(index, each) for index, each in enumerate(chosen)]
-        return self._head.body(choices, usage_of([outcomes]))
+        body = self._head.body(choices, usage_of([outcomes]))
+        scored, num_top = self.scored, self._asked.prompt_logprobs
+        if scored is not None and num_top is not None:
+            body["prompt_logprobs"] = prompt_logprobs_of(scored, num_top, self._backend)
+            body["prompt_token_ids"] = list(scored.token_ids)
+        return body
 
     def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
         choice = {
             "index": index,
             "message": {"role": "assistant", "content": completion.text, "refusal": None},
-            **self._ending(completion),
+            "logprobs": self._logprobs(completion.logprobs),
+            **_ending(completion),
         }
         if self._asked.return_token_ids:
             choice["token_ids"] = list(completion.token_ids)
         return choice
 
-    def _ending(self, completion: Completion) -> dict[str, Any]:
-        logprobs = completion.logprobs if self._asked.logprobs else None
-        return {
-            "logprobs": chat_logprobs(logprobs, self._backend),
-            "finish_reason": finish_of(completion),
-            "stop_reason": stop_reason_of(completion),
-        }
+    def _logprobs(self, records: Sequence[TokenLogprob] | None) -> dict[str, Any] | None:
+        return chat_logprobs(records, self._backend) if self._asked.logprobs else None
 
     async def chunks(self) -> Chunks:
         """The reply as chunks."""
@@ -88,10 +94,11 @@ class _Reply:
                 begun.add(sample.place)
                 yield self._chunk(sample, {"role": "assistant", "content": ""})
             if delta is None:
-                yield self._chunk(sample, {}, **self._ending(outcome))
-            elif delta.text or (delta.token_ids and self._asked.return_token_ids):
+                yield self._chunk(sample, {}, **_ending(outcome))
+            elif delta.text or delta.token_ids:
                 ids = {"token_ids": list(delta.token_ids)} if self._asked.return_token_ids else {}
-                yield self._chunk(sample, {"content": delta.text}, **ids)
+                told = self._logprobs(delta.logprobs)
+                yield self._chunk(sample, {"content": delta.text}, logprobs=told, **ids)
         options = self._asked.stream_options
         if options is not None and options.include_usage:
             outcomes = [s.outcome() for s in self._job.samples]
@@ -100,6 +107,10 @@ class _Reply:
     def _chunk(self, sample: Sample, delta: dict[str, Any], **fields: Any) -> dict[str, Any]:
         ending = {"logprobs": None, "finish_reason": None, **fields}
         return self._head.body([{"index": sample.place, "delta": delta, **ending}])
+
+
+def _ending(completion: Completion) -> dict[str, Any]:
+    return {"finish_reason": finish_of(completion), "stop_reason": stop_reason_of(completion)}
 
 
 def models_body(context: ServingContext) -> dict[str, Any]:

@@ -10,19 +10,26 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from radixlang.errors import ParameterError
-from radixlang.protocol import Completion, Markup
-from radixlang.serving.openai_api.asked import sampling_of, seed_of
+from radixlang.protocol import Completion, Delta, Markup, Usage
+from radixlang.serving.event_stream import unless_gone
+from radixlang.serving.openai_api.asked import (
+    is_echo_alone,
+    num_prompt_top,
+    sampling_of,
+    seed_of,
+)
 from radixlang.serving.openai_api.prompts import completion_prompts
 from radixlang.serving.openai_api.replies import (
     ReplyHead,
     completion_logprobs,
     finish_of,
+    prompt_logprobs_of,
     stop_reason_of,
     usage_of,
 )
 from radixlang.serving.openai_api.schemas import CompletionRequest
 from radixlang.serving.openai_api.serving_context import Chunks, ServingContext
-from radixlang.serving.sampling_job import Prompt, Sample, SamplingJob
+from radixlang.serving.sampling_job import Prompt, Sample, SamplingJob, ScoredPrompt
 
 
 async def complete(context: ServingContext, body: CompletionRequest, request: Request) -> Response:
@@ -36,12 +43,16 @@ async def complete(context: ServingContext, body: CompletionRequest, request: Re
     constraint = await context.compiled(body)
     job = context.new_job(body, request)
     reply = _Reply(context, body, prompts, job, num_samples)
-    try:
-        job.start([_pieces(prompt, body) for prompt in prompts], num_samples, constraint,
-                  partial(seed_of, params))  # fmt: skip
-    except BaseException:
-        job.close()
-        raise
+    async with context.beginning(job):
+        pieces = [_pieces(prompt, body) for prompt in prompts]
+        num_top = num_prompt_top(body)
+        if num_top is not None or is_echo_alone(body):
+            ids = await unless_gone(request.receive, job.read_prompts(pieces))
+            reply.prompt_ids = ids
+            if num_top is not None:
+                reply.scored = await unless_gone(request.receive, job.score_prompts(ids, num_top))
+        if not is_echo_alone(body):
+            job.start(pieces, num_samples, constraint, partial(seed_of, params))
     if body.stream:
         return await context.stream(job, request, reply.chunks())
     return await context.answer(job, request, reply.body)
@@ -66,10 +77,21 @@ class _Reply:
         self._job = job
         self._num_samples = num_samples
         self._head = ReplyHead("cmpl", "text_completion", context.model)
+        self.prompt_ids: Sequence[tuple[int, ...]] = ()
+        self.scored: Sequence[ScoredPrompt] = ()
+        self._offsets: dict[int, int] = {}  # characters that a choice's chunks have had
+
+    def _outcomes(self) -> list[Completion]:
+        if not is_echo_alone(self._asked):
+            return [sample.outcome() for sample in self._job.samples]
+        return [
+            Completion("", (), "length", logprobs=(), usage=Usage(len(ids)))
+            for ids in self.prompt_ids for _ in range(self._num_samples)
+        ]  # fmt: skip
 
     def body(self) -> dict[str, Any]:
         """The whole reply."""
-        outcomes = [sample.outcome() for sample in self._job.samples]
+        outcomes = self._outcomes()
         groups = [
             outcomes[first : first + self._num_samples]
             for first in range(0, len(outcomes), self._num_samples)
@@ -86,16 +108,28 @@ class _Reply:
             prompt = self._prompt_text(number)
             text, offset = prompt + text, len(prompt)
         logprobs = completion.logprobs if self._asked.logprobs is not None else None
+        scored = self.scored[number] if self.scored and self._asked.echo else None
+        if scored is not None:
+            offset = 0
         choice = {
             "index": index,
             "text": text,
-            "logprobs": completion_logprobs(logprobs, self._backend, offset),
+            "logprobs": completion_logprobs(logprobs, self._backend, offset, scored),
             "finish_reason": finish_of(completion),
             "stop_reason": stop_reason_of(completion),
+            **self._of_prompt(number),
         }
         if self._asked.return_token_ids:
             choice["token_ids"] = list(completion.token_ids)
         return choice
+
+    def _of_prompt(self, number: int) -> dict[str, Any]:
+        num_top = self._asked.prompt_logprobs
+        if num_top is None:
+            return {}
+        scored = self.scored[number]
+        return {"prompt_logprobs": prompt_logprobs_of(scored, num_top, self._backend),
+                "prompt_token_ids": list(scored.token_ids)}  # fmt: skip
 
     def _prompt_text(self, number: int) -> str:
         prompt = self._prompts[number]
@@ -107,30 +141,43 @@ class _Reply:
         async for sample, delta in self._job.deltas():
             if self._asked.echo and sample.place not in begun:
                 begun.add(sample.place)
-                yield self._chunk(sample, self._prompt_text(sample.prompt))
+                yield self._echo(sample)
             if delta is None:
                 yield self._end(sample)
             elif delta.text or delta.token_ids:
-                yield self._chunk(sample, delta.text, delta.token_ids)
+                yield self._chunk(sample, delta)
         options = self._asked.stream_options
         if options is not None and options.include_usage:
             outcomes = [[s.outcome()] for s in self._job.samples]
             yield self._head.body([], usage_of(outcomes))
 
-    def _chunk(self, sample: Sample, text: str, token_ids: Sequence[int] = ()) -> dict[str, Any]:
+    def _echo(self, sample: Sample) -> dict[str, Any]:
+        scored = self.scored[sample.prompt] if self.scored else None
+        logprobs = () if scored is not None and self._asked.logprobs is not None else None
+        choice = {
+            "index": sample.place, "text": self._prompt_text(sample.prompt),
+            "logprobs": completion_logprobs(logprobs, self._backend, 0, scored),
+            "finish_reason": None,
+        }  # fmt: skip
+        return self._head.body([choice])
+
+    def _chunk(self, sample: Sample, delta: Delta) -> dict[str, Any]:
+        logprobs = delta.logprobs if self._asked.logprobs is not None else None
+        offset = self._offsets.get(sample.place, 0)
+        self._offsets[sample.place] = offset + len(delta.text)
         choice: dict[str, Any] = {
-            "index": sample.place, "text": text, "logprobs": None, "finish_reason": None,
+            "index": sample.place, "text": delta.text,
+            "logprobs": completion_logprobs(logprobs, self._backend, offset),
+            "finish_reason": None,
         }  # fmt: skip
         if self._asked.return_token_ids:
-            choice["token_ids"] = list(token_ids)
+            choice["token_ids"] = list(delta.token_ids)
         return self._head.body([choice])
 
     def _end(self, sample: Sample) -> dict[str, Any]:
         completion = sample.outcome()
-        logprobs = completion.logprobs if self._asked.logprobs is not None else None
         choice = {
-            "index": sample.place, "text": "",
-            "logprobs": completion_logprobs(logprobs, self._backend),
+            "index": sample.place, "text": "", "logprobs": None,
             "finish_reason": finish_of(completion), "stop_reason": stop_reason_of(completion),
         }  # fmt: skip
         return self._head.body([choice])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from radixlang.protocol import Completion, FinishReason, TokenLogprob
+from radixlang.serving.sampling_job import ScoredPrompt
 from radixlang.serving.served_backend import ServedBackend
 
 _FINISH: dict[FinishReason, str] = {"length": "length"}  # every other reason is "stop"
@@ -57,6 +58,26 @@ def usage_of(completions: Sequence[Sequence[Completion]]) -> dict[str, Any]:
     }
 
 
+def prompt_logprobs_of(
+    scored: ScoredPrompt, num_top: int, backend: ServedBackend
+) -> list[dict[str, Any] | None]:
+    """Log-probabilities of a prompt's tokens by token id, as vLLM has them; None at the first."""
+    return [None if each is None else _ranked(each, num_top, backend) for each in scored.logprobs]
+
+
+def _ranked(each: TokenLogprob, num_top: int, backend: ServedBackend) -> dict[str, Any]:
+    told = [(token_id, logprob, rank) for rank, (token_id, logprob) in enumerate(each.top, 1)]
+    found: dict[str, Any] = {
+        str(token_id): {
+            "logprob": logprob, "rank": rank, "decoded_token": backend.decode([token_id])
+        }
+        for token_id, logprob, rank in told[:num_top]
+    }  # fmt: skip
+    own = {"logprob": each.logprob, "rank": None, "decoded_token": backend.decode([each.token_id])}
+    found.setdefault(str(each.token_id), own)
+    return found
+
+
 def chat_logprobs(
     logprobs: Sequence[TokenLogprob] | None, backend: ServedBackend
 ) -> dict[str, Any] | None:
@@ -79,20 +100,28 @@ def _token(token_id: int, logprob: float, backend: ServedBackend) -> dict[str, A
 
 
 def completion_logprobs(
-    logprobs: Sequence[TokenLogprob] | None, backend: ServedBackend, offset: int = 0
+    logprobs: Sequence[TokenLogprob] | None,
+    backend: ServedBackend,
+    offset: int = 0,
+    prompt: ScoredPrompt | None = None,
 ) -> dict[str, Any] | None:
-    """Log-probabilities in the form of completions; `offset` is that of the first character."""
+    """Log-probabilities in the form of completions; `offset` is that of the first character.
+
+    The tokens of a scored prompt come first, the very first without a log-probability.
+    """
     if logprobs is None:
         return None
-    tokens = [backend.decode([each.token_id]) for each in logprobs]
+    ids = [*(prompt.token_ids if prompt else ()), *(each.token_id for each in logprobs)]
+    records = [*(prompt.logprobs if prompt else ()), *logprobs]
+    tokens = [backend.decode([token_id]) for token_id in ids]
     offsets = []
     for token in tokens:
         offsets.append(offset)
         offset += len(token)
     return {
         "tokens": tokens,
-        "token_logprobs": [each.logprob for each in logprobs],
-        "top_logprobs": [_tops(each, backend) for each in logprobs],
+        "token_logprobs": [None if each is None else each.logprob for each in records],
+        "top_logprobs": [None if each is None else _tops(each, backend) for each in records],
         "text_offset": offsets,
     }
 

@@ -83,6 +83,7 @@ class SamplingFields(BaseModel):
     ignore_eos: bool | None = None
     structured_outputs: StructuredOutputs | None = None
     return_token_ids: bool = False
+    prompt_logprobs: int | None = None
     cache_salt: str | None = None
 
     stop_regex: str | list[str] | None = None
@@ -104,6 +105,25 @@ class CompletionRequest(SamplingFields):
     logprobs: int | None = None
     suffix: str | None = None
     markup: bool = True  # special tokens in a text prompt are recognised
+
+
+class TokenizeRequest(BaseModel):
+    """A body of /tokenize."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    model: str | None = None
+    prompt: str
+    add_special_tokens: bool = True
+
+
+class DetokenizeRequest(BaseModel):
+    """A body of /detokenize."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    model: str | None = None
+    tokens: TokenIdList
 
 
 class ChatTurn(BaseModel):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.requests import Request
@@ -13,7 +14,6 @@ from radixlang.errors import ParameterError
 from radixlang.serving.config import ServerConfig
 from radixlang.serving.event_stream import (
     DONE,
-    ClientGoneError,
     EventStream,
     event,
     unless_gone,
@@ -25,7 +25,6 @@ from radixlang.serving.sampling_job import SamplingJob
 from radixlang.serving.served_backend import ServedBackend
 
 Chunks = AsyncIterator[dict[str, Any]]
-CLIENT_CLOSED_REQUEST = 499  # never read: its client is gone
 
 
 class ServingContext:
@@ -74,6 +73,15 @@ class ServingContext:
             timeout_s = min(timeout_s, body.timeout_s)
         return SamplingJob(self.backend, namespace_of(request, body.cache_salt), timeout_s)
 
+    @asynccontextmanager
+    async def beginning(self, job: SamplingJob) -> AsyncIterator[None]:
+        """Closes the job if the block fails."""
+        try:
+            yield
+        except BaseException:
+            job.close()
+            raise
+
     async def answer(
         self, job: SamplingJob, request: Request, body_of: Callable[[], dict[str, Any]]
     ) -> Response:
@@ -81,22 +89,14 @@ class ServingContext:
         try:
             await unless_gone(request.receive, job.wait())
             return TextJSONResponse(body_of())
-        except ClientGoneError:
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
         finally:
             job.close()
 
     async def stream(self, job: SamplingJob, request: Request, chunks: Chunks) -> Response:
         """The reply as a stream, once its first chunk is there: until then an error has a status
         of its own."""
-        try:
+        async with self.beginning(job):
             first = await unless_gone(request.receive, anext(chunks))
-        except ClientGoneError:
-            job.close()
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
-        except BaseException:
-            job.close()
-            raise
         return EventStream(_events(first, chunks), job.close)
 
 
