@@ -246,8 +246,6 @@ class EngineBranch:
         future: Cancellable[list[OptionScore]] = Cancellable(
             lambda: core.post_cancel_job(state, future)
         )
-        self._post(Score(given, future, _deadline(timeout_s)))
-        future = Scoring(lambda: core.post_cancel_job(state, future))
         self._post(Score(given, future, _deadline(timeout_s), top_logprobs))
         return future
 

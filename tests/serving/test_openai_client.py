@@ -326,6 +326,19 @@ def test_stops(client: Client, make_runtime: Callable[..., Any]) -> None:
     assert cut.model_extra["stop_reason"] == stop
 
 
+def test_logit_bias(client: Client, make_runtime: Callable[..., Any]) -> None:
+    runtime = make_runtime()
+    api = client(runtime)
+    asked: dict[str, Any] = {"model": "tiny", "prompt": "The town", "temperature": 0,
+                             "max_tokens": 3, "extra_body": {"return_token_ids": True}}  # fmt: skip
+    first = api.completions.create(**asked).choices[0].model_extra["token_ids"][0]
+    (wanted,) = runtime.encode("x")
+    banned = api.completions.create(**asked, logit_bias={str(first): -100}).choices[0]
+    pushed = api.completions.create(**asked, logit_bias={str(wanted): 100}).choices[0]
+    assert first not in banned.model_extra["token_ids"]
+    assert pushed.text == "xxx"
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -333,7 +346,7 @@ def test_stops(client: Client, make_runtime: Callable[..., Any]) -> None:
         ({"n": 0}, "n must be at least 1"),
         ({"n": 1000}, "may have 256 here"),
         ({"max_tokens": 10**6}, "may generate 65536 here"),
-        ({"logit_bias": {"5": 1}}, "logit_bias is not served"),
+        ({"logit_bias": {"five": 1}}, "the keys of logit_bias are token ids"),
         ({"suffix": "x"}, "suffix is not served"),
         ({"extra_body": {"top_a": 1}}, "top_a: this server has no such field"),
         ({"extra_body": {"prompt": 5}}, "prompt"),

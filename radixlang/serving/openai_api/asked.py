@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from radixlang.constraints.specs import Choices, Constraint, Grammar, JsonSchema, Regex
@@ -32,8 +33,6 @@ def sampling_of(
     Raises:
         ParameterError: a value is out of range, or is something that this server does not do.
     """
-    if body.logit_bias:
-        raise ParameterError("logit_bias is not served; use structured_outputs to rule tokens out")
     named: dict[str, Any] = {name: getattr(body, name) for name in _SAME_NAMES}
     given = {name: value for name, value in named.items() if value is not None}
     if given.get("top_k") in (-1, 0):  # other servers' words for all tokens
@@ -42,9 +41,18 @@ def sampling_of(
         given["seed"] %= MAX_SEED + 1
     merged = SamplingKeywords(**{**config.sampling, **given})  # type: ignore[typeddict-item]
     merged["heal"] = body.heal
+    if body.logit_bias:
+        merged["logit_bias"] = _bias(body.logit_bias)
     merged["max_tokens"] = _max_tokens(body, config, backend)
     _add_logprobs(merged, body)
     return SamplingParams.from_kwargs(**merged)
+
+
+def _bias(given: dict[str, float]) -> dict[str | int, float]:
+    """Numbers by token id; the keys of a JSON object are text, and -100 bans, as OpenAI has it."""
+    if not all(key.isascii() and key.isdigit() for key in given):
+        raise ParameterError('the keys of logit_bias are token ids, such as {"50256": -100}')
+    return {int(key): -math.inf if value <= -100 else value for key, value in given.items()}
 
 
 def _max_tokens(
