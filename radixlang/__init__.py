@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from radixlang.default_runtime import get_default_runtime, set_default_runtime
     from radixlang.errors import (
+        AdapterFormatError,
         BudgetError,
         CancelledError,
         ConstraintError,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from radixlang.program.strategies import beam, best_of, majority, mean_logprob, retry
     from radixlang.program.tools import ToolBox
     from radixlang.protocol import (
+        AdapterUse,
         Completion,
         Markup,
         Message,
@@ -108,8 +110,9 @@ _HOMES = {
     "constraints.specs": "Capture Choices Grammar JsonSchema Match Regex Sequence Tool "
     "ToolCall Tools match",
     "default_runtime": "get_default_runtime set_default_runtime",
-    "errors": "BudgetError CancelledError ConstraintError DeadlineError IncompleteError "
-    "InvalidConstraintError JoinError LogitsError ModelError ModelFormatError ModelNotFoundError "
+    "errors": "AdapterFormatError BudgetError CancelledError ConstraintError DeadlineError "
+    "IncompleteError InvalidConstraintError JoinError LogitsError ModelError ModelFormatError "
+    "ModelNotFoundError "
     "NeedsValueError NumericalError ParameterError PoolExhaustedError ProgramError "
     "PromptTooLongError RadixlangError RequestError RuntimeClosedError ScriptError "
     "StateClosedError TemplateError UnknownVariableError UnsupportedConstraintError "
@@ -123,7 +126,7 @@ _HOMES = {
     "program.strategies": "beam best_of majority mean_logprob retry",
     "sampling_params": "SamplingParams",
     "program.program": "Program function",
-    "protocol": "Completion Markup Message NextToken OptionScore TokenLogprob Usage",
+    "protocol": "AdapterUse Completion Markup Message NextToken OptionScore TokenLogprob Usage",
     "records.replay": "save_replay verify_replay",
     "explain.savings": "Savings savings",
     "runtime.runtime": "Runtime",
@@ -139,6 +142,8 @@ hooks.bind(
 _HOME = {name: f"radixlang.{home}" for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
+    "AdapterFormatError",
+    "AdapterUse",
     "BudgetError",
     "CancelledError",
     "Capture",

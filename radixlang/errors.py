@@ -3,7 +3,8 @@
 RadixlangError
 ├── ModelError
 │   ├── ModelNotFoundError        no such folder, file or cached hub name
-│   └── ModelFormatError          unreadable, truncated or unsupported weights
+│   ├── ModelFormatError          unreadable, truncated or unsupported weights
+│   └── AdapterFormatError        an adapter that is unreadable, of another model or kind
 ├── ParameterError                a wrong or unknown argument (also a ValueError)
 ├── RequestError                  one generation failed; the runtime goes on
 │   ├── PromptTooLongError        the prompt does not fit the model's context
@@ -129,6 +130,10 @@ class ModelNotFoundError(ModelError):
 
 class ModelFormatError(ModelError):
     """The weights are unreadable, truncated, or of an architecture that cannot be served."""
+
+
+class AdapterFormatError(ModelError):
+    """An adapter is unreadable, of a kind that is not served, or made for another model."""
 
 
 class ParameterError(RadixlangError, ValueError):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import re
 
     from radixlang.constraints.specs import Choices, Constraint, Grammar, Regex, Tools
-    from radixlang.protocol import Backend
+    from radixlang.protocol import AdapterUse, Backend
 
 
 class ConstraintKeywords(TypedDict, total=False):
@@ -31,7 +31,15 @@ class ConstraintKeywords(TypedDict, total=False):
     whitespace: int
 
 
-class TextKeywords(ConstraintKeywords, SamplingKeywords, total=False):
+class AdapterKeywords(TypedDict, total=False):
+    """An adapter of the runtime, and how it is used."""
+
+    adapter: str | AdapterUse | None
+    scale: float | None
+    layers: Iterable[int] | None
+
+
+class TextKeywords(ConstraintKeywords, AdapterKeywords, SamplingKeywords, total=False):
     """Options of a gen whose value is text."""
 
     n: int
@@ -50,6 +58,7 @@ class RunKeywords(SamplingKeywords, total=False):
     timeout: float | None
     max_total_tokens: int | None
     namespace: str
+    adapter: str | AdapterUse | None
     check: bool
 
 
@@ -62,6 +71,7 @@ class BatchKeywords(RunKeywords, total=False):
 
 
 BATCH_NAMES = ("max_workers", "max_in_flight", "save_to", "progress")
-RUN_NAMES = ("runtime", "timeout", "seed", "max_total_tokens", "namespace", "check")
+RUN_NAMES = ("runtime", "timeout", "seed", "max_total_tokens", "namespace", "adapter", "check")
+ADAPTER_NAMES = ("adapter", "scale", "layers")
 CONSTRAINT_NAMES = ("regex", "json_schema", "grammar", "choices", "tools", "constraint")
 CONSTRAINT_OPTIONS = ("finish", "strict", "whitespace")

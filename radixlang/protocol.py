@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import index
@@ -57,6 +57,66 @@ class Message:
 
     def __post_init__(self) -> None:
         check_role(self.role)
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterUse:
+    """An adapter of the runtime, as a branch uses it.
+
+    Attributes:
+        name: under which `Runtime.load_adapter` has it.
+        scale: factor on what it adds; 0 is the model without it.
+        layers: indices of the layers in which it acts; None for all.
+
+    Raises:
+        ParameterError: the name is empty, the scale is not finite, or a layer is no index.
+    """
+
+    name: str
+    scale: float = 1.0
+    layers: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ParameterError(f"an adapter is given by its name, got {self.name!r}")
+        is_number = isinstance(self.scale, (int, float)) and not isinstance(self.scale, bool)
+        if not (is_number and math.isfinite(self.scale)):
+            raise ParameterError(f"an adapter's scale must be a finite number, got {self.scale!r}")
+        object.__setattr__(self, "scale", float(self.scale))
+        if self.layers is not None:
+            object.__setattr__(self, "layers", _layers(self.layers))
+
+
+def _layers(layers: Iterable[int]) -> tuple[int, ...]:
+    """Layer indices, ascending and each once."""
+    found = tuple(layers) if isinstance(layers, Iterable) else (None,)
+    if any(type(layer) is not int or layer < 0 for layer in found):
+        raise ParameterError(
+            f"an adapter's layers are indices from 0, as in range(8, 24), got {layers!r}"
+        )
+    return tuple(sorted(set(found)))
+
+
+def adapter_use(
+    adapter: str | AdapterUse | None, scale: float | None = None,
+    layers: Iterable[int] | None = None,
+) -> AdapterUse | None:  # fmt: skip
+    """The arguments adapter, scale and layers as one record; None without an adapter.
+
+    Raises:
+        ParameterError: one of them is wrong, or scale or layers stand alone.
+    """
+    if isinstance(adapter, AdapterUse) and scale is None and layers is None:
+        return adapter
+    if adapter is None:
+        if scale is not None or layers is not None:
+            given = "scale" if scale is not None else "layers"
+            raise ParameterError(f"{given} belongs to an adapter; name one with adapter=")
+        return None
+    if isinstance(adapter, AdapterUse):
+        raise ParameterError("scale and layers are in the AdapterUse already; give a name instead")
+    found = None if layers is None else _layers(layers)
+    return AdapterUse(adapter, 1.0 if scale is None else scale, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +464,15 @@ class Branch(Protocol):
 
         Nothing is copied or computed twice; the shared prefix stays pinned until the last of
         them is released. This branch stays usable.
+        """
+        ...
+
+    def use_adapter(self, use: AdapterUse | None) -> None:
+        """Queue a change of adapter: what follows is computed with it (None: the model alone).
+
+        Text, generations and scorings after it are. So is the last token of a prompt, from whose
+        logits a generation or scoring takes the first token. Everything before keeps its keys and
+        values. Raises a ParameterError if the backend has no such adapter.
         """
         ...
 

@@ -14,8 +14,11 @@ import numpy as np
 
 from radixlang.errors import ParameterError, PoolExhaustedError, refuse_pickling
 from radixlang.protocol import Message
+from radixlang.runtime.adapters.lora import LoraAdapter
+from radixlang.runtime.adapters.peft_folder import read_peft_folder
+from radixlang.runtime.adapters.registry import Adapters
 from radixlang.runtime.cache.radix_tree import Namespace
-from radixlang.runtime.cache.snapshot import draw, path_tokens, take_snapshot
+from radixlang.runtime.cache.snapshot import draw, path_tokens
 from radixlang.runtime.diagnostics import float64_check as comparison
 from radixlang.runtime.diagnostics.invariants import Violation
 from radixlang.runtime.diagnostics.nan_scan import WildNode, find_wild_nodes
@@ -75,6 +78,7 @@ class Runtime:
         self._loaded = model
         self.num_token_ids = model.config.vocab_size
         self.core = build_engine(model, config)
+        self.adapters = Adapters(model.config.num_layers)
         end_team()
         self._thread = threading.Thread(target=self.core.run, name="radixlang-engine", daemon=True)
         self._thread.start()
@@ -134,6 +138,34 @@ class Runtime:
         return compile_constraint(
             spec, loaded.tokenizer, loaded.config.vocab_size, loaded.eos_token_ids
         )
+
+    # ---- adapters
+
+    def load_adapter(self, name: str, folder: str | Path) -> LoraAdapter:
+        """Load a LoRA adapter from a folder of PEFT's, under a name for `gen(adapter=…)`.
+
+        The model's weights are not changed. Another adapter of that name is replaced: branches that
+        use it go on with the old one, and nothing cached under the old one is read by the new one.
+
+        Raises:
+            AdapterFormatError: the folder holds no such adapter, one of a kind that is not served,
+                or one for another model.
+        """
+        if not isinstance(name, str) or not name:
+            raise ParameterError(f"an adapter's name must be a string, got {name!r}")
+        adapter = read_peft_folder(folder, name)
+        self.core.call(lambda: self.core.admin.bind_adapter(adapter))
+        self.adapters.put(adapter)
+        return adapter
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter; branches that use it go on. Raises a ParameterError if there is none
+        of that name."""
+        self.adapters.remove(name)
+
+    def list_adapters(self) -> list[LoraAdapter]:
+        """The loaded adapters, in the order of loading."""
+        return self.adapters.all()
 
     # ---- prefixes and weights
 
@@ -286,12 +318,12 @@ class Runtime:
 
     def tree_text(self, *, max_text: int = 40, max_children: int = 20) -> str:
         """A drawing of the radix tree: tokens, leases, hits and text of every node."""
-        snapshot = self.core.call(lambda: take_snapshot(self.core.memory.tree))
+        snapshot = self.core.call(self.core.admin.snapshot)
         return draw(snapshot, self.decode, max_text=max_text, max_children=max_children)
 
     def path_tokens(self) -> tuple[int, int, int]:
         """(tokens held once, tokens if each path had its own copy, paths) of the current tree."""
-        snapshot = self.core.call(lambda: take_snapshot(self.core.memory.tree))
+        snapshot = self.core.call(self.core.admin.snapshot)
         num_unshared, num_paths = path_tokens(snapshot)
         return snapshot.num_cached_tokens, num_unshared, num_paths
 

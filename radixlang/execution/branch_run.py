@@ -13,7 +13,7 @@ from radixlang.execution.pieces import (
     piece_text,
 )
 from radixlang.graph.nodes import Block
-from radixlang.protocol import Branch, Message
+from radixlang.protocol import AdapterUse, Branch, Message
 
 if TYPE_CHECKING:
     from radixlang.errors import ProgramError
@@ -27,7 +27,7 @@ class Stream:
     this branch.
     """
 
-    __slots__ = ("adopted", "base", "base_length", "block", "branch", "domain", "ended",
+    __slots__ = ("adapter", "adopted", "base", "base_length", "block", "branch", "domain", "ended",
                  "error", "failure", "formatted", "held", "join_at", "outstanding", "piece_ends",
                  "pieces", "pos", "queued", "roles", "waiting", "was_stopped",
                  "watchers")  # fmt: skip
@@ -39,6 +39,7 @@ class Stream:
         self.base_length = len(base.pieces) if base is not None else 0
         self.domain: Stream | None = base.domain if base is not None else None
         self.roles: tuple[str, ...] = base.roles if base is not None else ()
+        self.adapter: AdapterUse | None = base.adapter if base is not None else None
         self.pieces: list[Piece] = []
         # the content of an open turn that the template will write in another form at its end
         self.held: list[str] | None = None

@@ -132,7 +132,7 @@ def handle_adopt(run: NodeContext, stream: Stream, node: Adopt) -> bool:
     child.branch, child.adopted = None, True
     old.release()
     stream.pieces.extend(child.pieces)
-    stream.roles, stream.held = child.roles, child.held
+    stream.roles, stream.held, stream.adapter = child.roles, child.held, child.adapter
     return True
 
 
@@ -141,7 +141,9 @@ def handle_call(run: NodeContext, stream: Stream, node: Call) -> bool:
     block = run.loop.blocks[node.child]
     if node.scope == "isolate":
         branch = run.backend.new_branch(namespace=run.options.namespace)
+        branch.use_adapter(stream.adapter)
         child = Stream(block, branch)
+        child.adapter = stream.adapter
         child.domain = stream.domain
     else:
         child = Stream(block, branch_of(stream).fork(1)[0], stream)

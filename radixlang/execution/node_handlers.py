@@ -25,6 +25,7 @@ from radixlang.execution.pieces import Cell, Rewritten, TurnMark
 from radixlang.execution.prompt_parts import argument, branch_of, emit, resolve_parts, write_held
 from radixlang.execution.split_characters import complete_character
 from radixlang.graph.nodes import (
+    Adapt,
     Adopt,
     Arg,
     Call,
@@ -59,8 +60,8 @@ def handle_text(run: NodeContext, stream: Stream, node: Text) -> bool:
 
 def handle_role_begin(run: NodeContext, stream: Stream, node: RoleBegin) -> bool:
     """Write the chat template's opening of a turn."""
-    nodes, after = stream.block.nodes, stream.pos + 1
-    generates = not (after < len(nodes) and isinstance(nodes[after], Text))
+    after = (node for node in stream.block.nodes[stream.pos + 1 :] if not isinstance(node, Adapt))
+    generates = not isinstance(next(after, None), Text)
     text = run.chat.open(stream.roles, node.role, generates=generates)
     if text:
         emit(stream, Markup(text))
@@ -207,6 +208,7 @@ def handle_select(run: NodeContext, stream: Stream, node: Select) -> bool:
     futures = [branch.score(options)]
     if needs_unconditional(node.scorer):
         neutral = run.backend.new_branch(namespace=run.options.namespace)
+        neutral.use_adapter(stream.adapter)
         neutral.extend(NEUTRAL_PROMPT)
         futures.append(neutral.score(options))
         neutral.release()
@@ -288,6 +290,13 @@ def _fail_select(run: NodeContext, stream: Stream, node: Select, error: BaseExce
     run.loop.fail(stream, node, error)
 
 
+def handle_adapt(run: NodeContext, stream: Stream, node: Adapt) -> bool:
+    """Change the adapter of the branch."""
+    stream.adapter = node.use or run.options.adapter
+    branch_of(stream).use_adapter(stream.adapter)
+    return True
+
+
 def handle_dynamic(run: NodeContext, stream: Stream, node: Dynamic) -> bool:
     """Do nothing: the node is only a mark in the graph."""
     return True
@@ -303,6 +312,7 @@ HANDLERS: dict[type, Callable[[Any, Stream, Any], bool]] = {
     Join: handle_join,
     Adopt: handle_adopt,
     Call: handle_call,
+    Adapt: handle_adapt,
     Dynamic: handle_dynamic,
 }
 

@@ -116,7 +116,10 @@ class Run:
 
     def _open_root(self) -> None:
         branch = self.backend.new_branch(namespace=self.options.namespace)
-        self.loop.add_stream(Stream(self.blocks[0], branch))
+        stream = Stream(self.blocks[0], branch)
+        stream.adapter = self.options.adapter
+        branch.use_adapter(stream.adapter)
+        self.loop.add_stream(stream)
 
     def on_finish(self, tell: Callable[[], None]) -> None:
         """Call this once, from any thread, when the run has ended."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from radixlang.errors import ParameterError
+from radixlang.protocol import AdapterUse, adapter_use
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class RunOptions:
 
     A `seed` of None draws one and records it. `defaults` are sampling parameters for every gen that
     does not set them. `timeout` is in seconds; `max_total_tokens` bounds the generated tokens
-    of all branches together.
+    of all branches together. `adapter` computes all that names no other; its name alone will do.
     """
 
     seed: int | None = None
@@ -23,6 +24,7 @@ class RunOptions:
     timeout: float | None = None
     max_total_tokens: int | None = None
     namespace: str = ""
+    adapter: AdapterUse | None = None
 
     def __post_init__(self) -> None:
         _require(
@@ -38,6 +40,7 @@ class RunOptions:
                  "max_total_tokens", self.max_total_tokens,
                  "an integer of at least 1, or None for no bound")  # fmt: skip
         _require(isinstance(self.namespace, str), "namespace", self.namespace, "a string")
+        object.__setattr__(self, "adapter", adapter_use(self.adapter))
 
 
 def _is_kind(value: object, kind: type | tuple[type, ...]) -> bool:

@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from radixlang.graph.nodes import (
+    Adapt,
     Adopt,
     Arg,
     Block,
@@ -24,11 +25,13 @@ from radixlang.graph.nodes import (
     Text,
 )
 from radixlang.notebook_cells import cell
+from radixlang.protocol import AdapterUse
 
 _WIDTH = 60
 _COLORS = {
     "text": "#e8eef7", "role": "#f3e8f7", "gen": "#dff3e0", "select": "#e0f0f3",
     "fork": "#fdf1d8", "join": "#fdf1d8", "call": "#f7e8e8", "dynamic": "#fbdcdc",
+    "adapter": "#e8e4f8",
 }  # fmt: skip
 
 
@@ -79,9 +82,19 @@ def _describe(node: Any) -> tuple[str, str]:
             return "join", f"go on from branch block {node.child}"
         case Call():
             return "call", f"call {node.program} ({node.scope})"
+        case Adapt():
+            return "adapter", adapter_label(node.use)
         case Dynamic():
             return "dynamic", f"Python looks at a value: {node.reason}"
     raise TypeError(f"not a node: {node!r}")
+
+
+def adapter_label(use: AdapterUse | None) -> str:
+    """An adapter as a line of a drawing."""
+    if use is None:
+        return "end of adapter"
+    layers = "" if use.layers is None else f", {len(use.layers)} layers"
+    return f"adapter {use.name}{'' if use.scale == 1.0 else f' at {use.scale:g}'}{layers}"
 
 
 def _options(node: Gen) -> str:

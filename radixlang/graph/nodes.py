@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from radixlang.errors import ParameterError
 from radixlang.hooks import hook
+from radixlang.protocol import AdapterUse
 from radixlang.sampling_params import SamplingParams
 
 Scope = Literal["inline", "vanish", "isolate"]
@@ -154,6 +155,14 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Adapt:
+    """What follows is computed with an adapter; `use` of None is the run's own default."""
+
+    use: AdapterUse | None
+    location: Location | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Dynamic:
     """Python looked at a generated value here; what follows was not known before."""
 
@@ -161,7 +170,9 @@ class Dynamic:
     location: Location | None = field(default=None, compare=False, repr=False)
 
 
-Node: TypeAlias = "Text | RoleBegin | RoleEnd | Gen | Select | Fork | Join | Adopt | Call | Dynamic"
+Node: TypeAlias = (
+    "Text | RoleBegin | RoleEnd | Gen | Select | Fork | Join | Adopt | Call | Adapt | Dynamic"
+)
 VALUE_NODES = (Gen, Select, Join)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from radixlang.keywords import BatchKeywords, RunKeywords
     from radixlang.records.result import Result
 
-_RUN_NAMES = ("timeout", "max_total_tokens", "namespace")
+_RUN_NAMES = ("timeout", "max_total_tokens", "namespace", "adapter")
 
 
 class CompiledProgram:

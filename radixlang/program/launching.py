@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 if TYPE_CHECKING:
-    from radixlang.protocol import Backend
+    from radixlang.protocol import AdapterUse, Backend
     from radixlang.sampling_params import LogitBias, LogitsFunction
     from radixlang.state.nesting import NestedProgram
     from radixlang.state.state import State
@@ -21,6 +21,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 Stops: TypeAlias = "str | Iterable[str] | None"
+Adapting: TypeAlias = "str | AdapterUse | None"
 
 
 class Launch(Protocol[P, R_co]):
@@ -34,8 +35,8 @@ class Launch(Protocol[P, R_co]):
     def __call__(
         self, *args: Any, runtime: Backend | None, timeout: float | None = ...,
         seed: int | None = ..., max_total_tokens: int | None = ..., namespace: str = ...,
-        check: bool = ..., max_tokens: int = ..., min_tokens: int = ..., temperature: float = ...,
-        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        adapter: Adapting = ..., check: bool = ..., max_tokens: int = ..., min_tokens: int = ...,
+        temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
@@ -46,8 +47,8 @@ class Launch(Protocol[P, R_co]):
     def __call__(
         self, *args: Any, seed: int | None, runtime: Backend | None = ...,
         timeout: float | None = ..., max_total_tokens: int | None = ..., namespace: str = ...,
-        check: bool = ..., max_tokens: int = ..., min_tokens: int = ..., temperature: float = ...,
-        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        adapter: Adapting = ..., check: bool = ..., max_tokens: int = ..., min_tokens: int = ...,
+        temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
@@ -58,8 +59,8 @@ class Launch(Protocol[P, R_co]):
     def __call__(
         self, *args: Any, temperature: float, runtime: Backend | None = ...,
         timeout: float | None = ..., seed: int | None = ..., max_total_tokens: int | None = ...,
-        namespace: str = ..., check: bool = ..., max_tokens: int = ..., min_tokens: int = ...,
-        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        namespace: str = ..., adapter: Adapting = ..., check: bool = ..., max_tokens: int = ...,
+        min_tokens: int = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
@@ -70,8 +71,8 @@ class Launch(Protocol[P, R_co]):
     def __call__(
         self, *args: Any, max_tokens: int, runtime: Backend | None = ...,
         timeout: float | None = ..., seed: int | None = ..., max_total_tokens: int | None = ...,
-        namespace: str = ..., check: bool = ..., min_tokens: int = ..., temperature: float = ...,
-        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        namespace: str = ..., adapter: Adapting = ..., check: bool = ..., min_tokens: int = ...,
+        temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
@@ -82,8 +83,8 @@ class Launch(Protocol[P, R_co]):
     def __call__(
         self, *args: Any, timeout: float | None, runtime: Backend | None = ...,
         seed: int | None = ..., max_total_tokens: int | None = ..., namespace: str = ...,
-        check: bool = ..., max_tokens: int = ..., min_tokens: int = ..., temperature: float = ...,
-        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        adapter: Adapting = ..., check: bool = ..., max_tokens: int = ..., min_tokens: int = ...,
+        temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
@@ -92,10 +93,10 @@ class Launch(Protocol[P, R_co]):
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
-        self, *args: Any, check: bool, runtime: Backend | None = ..., timeout: float | None = ...,
-        seed: int | None = ..., max_total_tokens: int | None = ..., namespace: str = ...,
-        max_tokens: int = ..., min_tokens: int = ..., temperature: float = ...,
-        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        self, *args: Any, check: bool, adapter: Adapting = ..., runtime: Backend | None = ...,
+        timeout: float | None = ..., seed: int | None = ..., max_total_tokens: int | None = ...,
+        namespace: str = ..., max_tokens: int = ..., min_tokens: int = ...,
+        temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
@@ -106,8 +107,8 @@ class Launch(Protocol[P, R_co]):
     def __call__(
         self, *args: Any, max_total_tokens: int | None, runtime: Backend | None = ...,
         timeout: float | None = ..., seed: int | None = ..., namespace: str = ...,
-        check: bool = ..., max_tokens: int = ..., min_tokens: int = ..., temperature: float = ...,
-        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        adapter: Adapting = ..., check: bool = ..., max_tokens: int = ..., min_tokens: int = ...,
+        temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
@@ -118,8 +119,20 @@ class Launch(Protocol[P, R_co]):
     def __call__(
         self, *args: Any, namespace: str, runtime: Backend | None = ...,
         timeout: float | None = ..., seed: int | None = ..., max_total_tokens: int | None = ...,
-        check: bool = ..., max_tokens: int = ..., min_tokens: int = ..., temperature: float = ...,
-        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        adapter: Adapting = ..., check: bool = ..., max_tokens: int = ..., min_tokens: int = ...,
+        temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        frequency_penalty: float = ..., presence_penalty: float = ...,
+        repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
+        stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
+        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
+        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ..., **arguments: Any,
+    ) -> R_co: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, *args: Any, adapter: Adapting, runtime: Backend | None = ...,
+        timeout: float | None = ..., seed: int | None = ..., max_total_tokens: int | None = ...,
+        namespace: str = ..., check: bool = ..., max_tokens: int = ..., min_tokens: int = ...,
+        temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,

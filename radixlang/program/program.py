@@ -117,6 +117,7 @@ class Program(Generic[P]):
             seed: key of the random numbers; None draws one, which is `state.seed`.
             max_total_tokens: most tokens that all branches generate together.
             namespace: two namespaces share no cached tokens.
+            adapter: of the runtime, for all that names no other.
             check: False returns a failed state instead of raising its error.
             temperature, max_tokens, …: any field of SamplingParams, as the default of this run.
 
@@ -191,8 +192,8 @@ class Program(Generic[P]):
             save_to: a JSONL file. Each result is appended when its row finishes; rows that the
                 file already holds without an error are not run again.
             seed: row i runs with a seed made from this and i.
-            runtime, timeout, max_total_tokens, namespace, check, temperature, …: of each row's run,
-                as for `run`.
+            runtime, timeout, max_total_tokens, namespace, adapter, check, temperature,
+                …: of each row's run, as for `run`.
 
         Raises:
             ParameterError: an option is unknown to `run`, or the file holds other rows.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from radixlang.graph.nodes import Arg, Gen, Option, Part, Ref, Select, Text
+from radixlang.state.adapting import adapted
 from radixlang.state.groups import record_join
 from radixlang.state.items import GenItem, Item, Placeholder, RoleOpen, SelectItem
 
@@ -26,19 +28,25 @@ def _append_item(state: State, item: Item) -> None:
         append_text(state, item)
     elif isinstance(item, Placeholder):
         state._host.record(state._block, Text((item.part,), state._recorder.location()))
-    elif isinstance(item, GenItem):
+    elif isinstance(item, (GenItem, SelectItem)):
+        with adapted(state, item.adapter):
+            _append_value(state, item)
+    elif isinstance(item, RoleOpen):
+        state.role_begin(item.role)
+    else:
+        state.role_end(item.role)
+
+
+def _append_value(state: State, item: GenItem | SelectItem) -> None:
+    if isinstance(item, GenItem):
         slot = state._new_slot()
         node = Gen(slot, item.name, item.params, item.overrides, item.constraint, item.output,
                    state._recorder.location())  # fmt: skip
         state._host.record(state._block, node)
         ref = Ref(state._block.id, slot, item.name or "")
         state._variables.bind_generation(item.name, ref, item.constraint)
-    elif isinstance(item, SelectItem):
-        _append_select(state, item)
-    elif isinstance(item, RoleOpen):
-        state.role_begin(item.role)
     else:
-        state.role_end(item.role)
+        _append_select(state, item)
 
 
 def append_text(state: State, text: str) -> None:
@@ -76,7 +84,7 @@ def _option(state: State, option: str | Placeholder) -> str | tuple[Part, ...]:
 
 def _append_samples(state: State, item: GenItem, rest: tuple[Item, ...]) -> None:
     """gen with n > 1: a branch a sample; what follows in the expression goes to each."""
-    single = GenItem(item.name, item.params, item.overrides, item.constraint, item.output)
+    single = replace(item, n=1)
     group = state.fork(item.n)
     for child in group:
         append_items(child, (single, *rest))

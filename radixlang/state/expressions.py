@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from radixlang.errors import ParameterError
 from radixlang.execution.option_scorers import check_option_texts, check_scorer
-from radixlang.keywords import CONSTRAINT_NAMES, CONSTRAINT_OPTIONS
-from radixlang.protocol import check_role
+from radixlang.keywords import ADAPTER_NAMES, CONSTRAINT_NAMES, CONSTRAINT_OPTIONS
+from radixlang.protocol import AdapterUse, adapter_use, check_role
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams, bias_pairs
 from radixlang.spellings import hint_for
 from radixlang.state.items import (
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 kind = type  # `type` is an argument's name below
-GEN_NAMES = ("n", *CONSTRAINT_NAMES, *CONSTRAINT_OPTIONS, *PARAM_NAMES)
+GEN_NAMES = ("n", *ADAPTER_NAMES, *CONSTRAINT_NAMES, *CONSTRAINT_OPTIONS, *PARAM_NAMES)
 
 
 @overload
@@ -62,6 +62,8 @@ def gen(name: Any = None, type: Any = None, /, *, n: int = 1, **options: Any) ->
             values, and `s.choose(name, i)` continues from one of them.
         regex, json_schema, grammar, choices, tools, constraint: one constraint on the text;
             finish, strict and whitespace are its options (see `radixlang.constraints.specs`).
+        adapter: name of an adapter of the runtime, with `scale` and `layers` as `State.adapter`
+            has them.
         options: any field of SamplingParams: max_tokens, temperature, top_p, stop, seed, …
             (`help(radixlang.SamplingParams)` has them all); unset ones come from the run.
 
@@ -78,9 +80,10 @@ def gen(name: Any = None, type: Any = None, /, *, n: int = 1, **options: Any) ->
     _check_name(name)
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise ParameterError(f"n must be an integer of at least 1, got {n!r}")
+    use = adapter_use(*(options.pop(key, None) for key in ADAPTER_NAMES))
     constraint, output = _constraint(type, options)
     overrides = tuple(sorted(_check_options(options).items()))
-    return Expr((GenItem(name, _params(overrides), overrides, constraint, output, n),))
+    return Expr((GenItem(name, _params(overrides), overrides, constraint, output, n, use),))
 
 
 def select(
@@ -88,6 +91,9 @@ def select(
     choices: Iterable[str] | Placeholder = (),
     *,
     scorer: Scorer = "likelihood",
+    adapter: str | AdapterUse | None = None,
+    scale: float | None = None,
+    layers: Iterable[int] | None = None,
 ) -> Expr[str]:
     """Choose one of the options by their log-probabilities and append it.
 
@@ -99,14 +105,16 @@ def select(
             greedy decoding, "unconditional_likelihood_normalized" the one whose likelihood the
             prompt raises most. Or a function of the list of OptionScore that returns one score for
             each option, higher is better.
+        adapter, scale, layers: an adapter of the runtime that scores them, as in `gen`.
 
     Raises:
         ParameterError: no options, an empty or repeated one, or an unknown scorer.
     """
     _check_name(name)
+    use = adapter_use(adapter, scale, layers)
     check_scorer(scorer)
     if isinstance(choices, Placeholder):
-        return Expr((SelectItem(name, choices, scorer),))
+        return Expr((SelectItem(name, choices, scorer, use),))
     if isinstance(choices, str):
         raise ParameterError(f"select needs a list of options, got the string {choices!r}")
     if not isinstance(choices, Iterable):
@@ -115,7 +123,7 @@ def select(
     texts = [option for option in options if not isinstance(option, Placeholder)]
     if texts or not options:
         check_option_texts(texts)
-    return Expr((SelectItem(name, options, scorer),))
+    return Expr((SelectItem(name, options, scorer, use),))
 
 
 def role(name: str, content: Appendable) -> Expr[Any]:

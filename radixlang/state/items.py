@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, Ty
 from radixlang.errors import NeedsValueError, ParameterError
 from radixlang.execution.recorder import Recorder
 from radixlang.graph.nodes import Arg, Ref
-from radixlang.protocol import OptionScore
+from radixlang.protocol import AdapterUse, OptionScore
 from radixlang.sampling_params import SamplingParams
 from radixlang.suggestions import shortened
 
@@ -38,6 +38,7 @@ class GenItem:
     constraint: Constraint | None
     output: Output | None
     n: int = 1
+    adapter: AdapterUse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class SelectItem:
     name: str | None
     options: tuple[str | Placeholder, ...] | Placeholder
     scorer: Scorer
+    adapter: AdapterUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 
 from radixlang.errors import ParameterError, ProgramError, StateClosedError, refuse_pickling
@@ -24,7 +25,16 @@ from radixlang.graph.nodes import (
     Select,
     Text,
 )
-from radixlang.protocol import Completion, Message, NextToken, Usage, check_role
+from radixlang.protocol import (
+    AdapterUse,
+    Completion,
+    Message,
+    NextToken,
+    Usage,
+    adapter_use,
+    check_role,
+)
+from radixlang.state.adapting import adapted, record_adapter
 from radixlang.state.appending import append_items, append_text
 from radixlang.state.bound_values import Captured, Constant, Joined
 from radixlang.state.groups import ForkGroup, Missing, join
@@ -84,8 +94,8 @@ class State:
     `s += …` appends, `s["x"]` waits for and returns a value, `s.fork(n)` branches.
     """
 
-    __slots__ = ("_block", "_closed", "_host", "_reader", "_recorder", "_refusal", "_returned",
-                 "_role", "_samples", "_variables")  # fmt: skip
+    __slots__ = ("_adapter", "_block", "_closed", "_host", "_reader", "_recorder", "_refusal",
+                 "_returned", "_role", "_samples", "_variables")  # fmt: skip
 
     def __init__(
         self, host: Host, block: Block, outer: Outer | None = None, role: str | None = None
@@ -94,6 +104,7 @@ class State:
         self._variables = Variables(host, outer)
         self._reader = Reader(host, block, self._variables)
         self._role = role
+        self._adapter: AdapterUse | None = None
         self._closed: str | None = None
         self._refusal: str | None = None  # why appending here is never allowed
         self._samples: tuple[str | None, ForkGroup] | None = None
@@ -197,6 +208,22 @@ class State:
         check_no_content("assistant", content)
         return RoleContext(self, "assistant")
 
+    # -- adapters -----------------------------------------------------------------------
+
+    def adapter(
+        self, name: str | AdapterUse, *, scale: float | None = None,
+        layers: Iterable[int] | None = None,
+    ) -> AbstractContextManager[State]:  # fmt: skip
+        """`with s.adapter("checker"): …`: what is appended in the block is computed with an adapter
+        of the runtime. Everything before keeps its keys and values, and is not computed again.
+
+        Args:
+            name: under which `Runtime.load_adapter` has it.
+            scale: factor on what it adds; 0 is the model without it.
+            layers: indices of the layers in which it acts, all by default.
+        """
+        return adapted(self, adapter_use(name, scale, layers))
+
     # -- branching ----------------------------------------------------------------------
 
     def fork(self, n: int, *, on_error: OnError = "cancel") -> ForkGroup:
@@ -222,6 +249,8 @@ class State:
         self._host.record(self._block, Fork(range(blocks[0].id, blocks[0].id + n), on_error,
                           location=self._recorder.location()))  # fmt: skip
         children = [State(self._host, block, outer, self._role) for block in blocks]
+        for child in children:
+            child._adapter = self._adapter
         return ForkGroup(self, children)
 
     def copy(self) -> State:
@@ -276,6 +305,8 @@ class State:
         self._samples = None
         self._host.record(self._block, Adopt(child._block.id, self._recorder.location()))
         self._role = child._role
+        if child._adapter != self._adapter:
+            record_adapter(self, self._adapter)
         group.close("has been joined")
         return self
 
@@ -320,6 +351,7 @@ class State:
                 its text is dropped. "isolate": it starts from an empty prompt.
         """
         child = State(self._host, open_call(self, program, scope))
+        child._adapter = self._adapter
         child._returned.value = program.call_with(child, args, kwargs)
         return close_call(self, child, scope)
 
@@ -336,6 +368,7 @@ class State:
     ) -> State:
         """Like `call`, for an `async def` program inside another: it may await anything."""
         child = State(self._host, open_call(self, program, scope))
+        child._adapter = self._adapter
         child._returned.value = await program.acall_with(child, args, kwargs)
         return close_call(self, child, scope)
 

@@ -14,6 +14,7 @@ from radixlang.errors import (
     RadixlangError,
 )
 from radixlang.graph.nodes import Location
+from radixlang.keywords import ADAPTER_NAMES
 from radixlang.state.expressions import GEN_NAMES, gen, role, select
 from radixlang.state.state import State
 from radixlang.state.tracing import is_boundary
@@ -105,7 +106,8 @@ class _Builder(ValueBuilder):
 
     def step_select(self, item: Any) -> Step:
         name, choices, *options = item.children
-        value, values = self.value(choices), self.options(options, ("scorer",), "select")
+        value = self.value(choices)
+        values = self.options(options, ("scorer", *ADAPTER_NAMES), "select")
         self.source.bound.add(str(name))
 
         def choose(state: State, env: Environment) -> None:
@@ -142,6 +144,21 @@ class _Builder(ValueBuilder):
                 _run(steps, state, env)
 
         return turn
+
+    def step_adapter(self, item: Any) -> Step:
+        name, *options, body = item.children
+        token = name.children[0]
+        adapter = text_of(token) if token.type == "STRING" else str(token)
+        values = self.options(options, ("scale", "layers"), "adapter")
+        steps = tuple(self.steps(body.children))
+
+        def adapt(state: State, env: Environment) -> None:
+            given = {key: value(state, env) for key, value in values.items()}
+            block = self._guarded(item, lambda: state.adapter(adapter, **given))
+            with block:
+                _run(steps, state, env)
+
+        return adapt
 
     def step_cond(self, item: Any) -> Step:
         test, body, *rest = item.children

@@ -7,8 +7,8 @@ from typing import Any
 
 from radixlang.suggestions import suggestion
 
-TAGS = ("args", "elif", "else", "end", "for", "fork", "if", "include", "join", "raw", "role", "set",
-        "system", "user", "assistant")  # fmt: skip
+TAGS = ("adapter", "args", "elif", "else", "end", "for", "fork", "if", "include", "join", "raw",
+        "role", "set", "system", "user", "assistant")  # fmt: skip
 _SHOWN = {
     "_TAG_END": "%}", "_OUT_END": "}}", "_END": "{% end %}", "_JOIN": "{% join %}",
     "NAME": "a name", "STRING": "a string", "NUMBER": "a number", "EQUAL": "=",

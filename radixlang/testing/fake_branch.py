@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from radixlang.errors import CancelledError, RequestError, RuntimeClosedError
 from radixlang.protocol import (
+    AdapterUse,
     Branch,
     Completion,
     Delta,
@@ -95,6 +96,9 @@ class FakeBranch:
         future = Reply[NextToken]()
         self._post(partial(_fail, future, self.backend.without_logits("next_token")), future)
         return future
+
+    def use_adapter(self, use: AdapterUse | None) -> None:
+        """Nothing: the script's answers are its own."""
 
     def fork(self, n: int) -> list[Branch]:
         """n branches that share the list so far."""

@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 
 from radixlang.runtime.cache.slots import Slots
 
-Tokens = NDArray[np.int32]
+Tokens = NDArray[np.int32] | NDArray[np.int64]
+Keys = NDArray[np.int64]
 Rank = tuple[int, float]  # smaller leaves the cache sooner
 Entry = tuple[Rank, int, "RadixNode"]  # rank when queued, order of queueing, leaf
-TOKEN_BYTES = 4
+TOKEN_BYTES = 8
+VARIANT_SHIFT = 32  # bits of a key element: the token id, and above it what computed the token
+_TOKEN_MASK = (1 << VARIANT_SHIFT) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,9 @@ class RadixNode:
     """A run of tokens below its parent, with the slots of their keys and values.
 
     `edge` is the key as bytes (comparison and lookup use bytes), `key` the same memory as
-    int32 [length]. A node object always keeps the end of its run: a split adds a new node above.
+    int64 [length]: token ids, and above their 32 bits the variant that computed each
+    (adapters/variants.py). A node object always keeps the end of its run: a split adds a new node
+    above.
     """
 
     edge: bytes
@@ -37,7 +42,7 @@ class RadixNode:
     start: int  # position of the first token
     parent: RadixNode | None
     namespace: Namespace
-    key: Tokens = field(init=False, repr=False)
+    key: Keys = field(init=False, repr=False)
     children: dict[bytes, RadixNode] = field(default_factory=dict, repr=False)
     num_leases: int = 0
     last_use: int = 0
@@ -48,7 +53,7 @@ class RadixNode:
     entry: Entry | None = field(default=None, repr=False)  # its live entry in the eviction queue
 
     def __post_init__(self) -> None:
-        self.key = np.frombuffer(self.edge, np.int32)
+        self.key = np.frombuffer(self.edge, np.int64)
 
     @property
     def length(self) -> int:
@@ -73,7 +78,7 @@ class RadixNode:
     def set_run(self, edge: bytes, slots: Slots, start: int) -> None:
         """Replace tokens and slots together."""
         self.edge, self.slots, self.start = edge, slots, start
-        self.key = np.frombuffer(edge, np.int32)
+        self.key = np.frombuffer(edge, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +117,18 @@ class Walk:
 
 
 def as_edge(tokens: Sequence[int] | Tokens) -> bytes:
-    """Token ids as bytes, in which edges are compared."""
-    return np.ascontiguousarray(tokens, np.int32).tobytes()
+    """Key elements as bytes, in which edges are compared; token ids alone are the plain model's."""
+    return np.ascontiguousarray(tokens, np.int64).tobytes()
+
+
+def token_ids(keys: Keys) -> NDArray[np.int32]:
+    """The token ids of key elements, int32 [n]."""
+    return (keys & _TOKEN_MASK).astype(np.int32)
+
+
+def variants_of(keys: Keys) -> Keys:
+    """The variants of key elements, int64 [n]; 0 is the plain model."""
+    return keys >> VARIANT_SHIFT
 
 
 def first_token(edge: bytes, at: int = 0) -> bytes:
@@ -139,7 +154,7 @@ def walk(node: RadixNode, edge: bytes, at: int = 0, *, exact: bool = False) -> W
 def num_common_tokens(a: bytes, b: bytes, offset: int = 0) -> int:
     """Length in tokens of the common prefix of a and b[offset:], offset in bytes."""
     num_tokens = min(len(a), len(b) - offset) // TOKEN_BYTES
-    left = np.frombuffer(a, np.int32, num_tokens)
-    right = np.frombuffer(b, np.int32, num_tokens, offset)
+    left = np.frombuffer(a, np.int64, num_tokens)
+    right = np.frombuffer(b, np.int64, num_tokens, offset)
     unequal = np.flatnonzero(left != right)
     return int(unequal[0]) if len(unequal) else num_tokens

@@ -24,6 +24,7 @@ from radixlang.runtime.cache.lease import Lease
 from radixlang.runtime.cache.node import (
     TOKEN_BYTES,
     Insert,
+    Keys,
     Namespace,
     PrefixMatch,
     RadixNode,
@@ -131,8 +132,8 @@ class RadixTree:
         """Slots of every token from the root to the end of the node, int32 [node.end]."""
         return self.structure.slots(node)
 
-    def tokens(self, node: RadixNode) -> Tokens:
-        """Tokens from the root to the end of the node, int32 [node.end]."""
+    def tokens(self, node: RadixNode) -> Keys:
+        """Key elements from the root to the end of the node, int64 [node.end]."""
         return self.structure.tokens(node)
 
     # ---- growing

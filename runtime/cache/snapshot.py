@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from radixlang.runtime.cache.node import token_ids, variants_of
 from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, RadixTree, Tokens
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One node of a snapshot. `tokens` is read-only; `holders` names the leases that end here."""
+    """One node of a snapshot. `tokens` is read-only; `holders` names the leases that end here, and
+    `variant` what computed its last token, "" for the model alone."""
 
     tokens: Tokens
     start: int
@@ -24,6 +26,7 @@ class NodeView:
     quantized: bool
     holders: tuple[str, ...]
     children: tuple[NodeView, ...]
+    variant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +42,11 @@ class TreeSnapshot:
     layout_version: int
 
 
-def take_snapshot(tree: RadixTree) -> TreeSnapshot:
-    """Copy the tree's shape. Call it on the tree's own thread; O(number of nodes)."""
+def take_snapshot(tree: RadixTree, name_of: Callable[[int], str] = str) -> TreeSnapshot:
+    """Copy the tree's shape. Call it on the tree's own thread; O(number of nodes).
+
+    `name_of` says what a variant's number stands for.
+    """
     holders: dict[RadixNode, list[str]] = {}
     for lease in tree.leases:
         holders.setdefault(lease.node, []).append(lease.holder)
@@ -49,7 +55,7 @@ def take_snapshot(tree: RadixTree) -> TreeSnapshot:
     for node in reversed(order):
         children = tuple(views.pop(child) for child in node.children.values())
         views[node] = NodeView(
-            tokens=node.key,
+            tokens=_read_only(token_ids(node.key)),
             start=node.start,
             num_leases=node.num_leases,
             num_hits=node.num_hits,
@@ -57,6 +63,7 @@ def take_snapshot(tree: RadixTree) -> TreeSnapshot:
             quantized=node.quantized,
             holders=tuple(sorted(holders.get(node, ()))),
             children=children,
+            variant=name_of(number) if (number := int(variants_of(node.key[-1:])[0])) else "",
         )
     return TreeSnapshot(
         roots=tuple(
@@ -133,6 +140,11 @@ def _rows(children: tuple[NodeView, ...], prefix: str, max_children: int) -> lis
     return rows[::-1]
 
 
+def _read_only(tokens: Tokens) -> Tokens:
+    tokens.setflags(write=False)
+    return tokens
+
+
 def _title(namespace: Namespace) -> str:
     parts = [
         namespace.salt and f"salt {namespace.salt!r}",
@@ -144,7 +156,8 @@ def _title(namespace: Namespace) -> str:
 def _label(view: NodeView) -> str:
     counts = [(view.num_leases, "lease"), (view.num_hits, "hit")]
     words = [f" · {num} {word}{'s' * (num > 1)}" for num, word in counts if num]
-    return f"[{len(view.tokens):,}{''.join(words)}{' · 8-bit' if view.quantized else ''}]"
+    words += [" · 8-bit"] * view.quantized + [f" · {view.variant}"] * bool(view.variant)
+    return f"[{len(view.tokens):,}{''.join(words)}]"
 
 
 def _shower(decode: Callable[[list[int]], str] | None, max_text: int) -> Callable[[NodeView], str]:

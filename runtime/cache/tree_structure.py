@@ -9,6 +9,7 @@ import numpy as np
 from radixlang.errors import OwnershipError, ParameterError
 from radixlang.runtime.cache.node import (
     TOKEN_BYTES,
+    Keys,
     Namespace,
     RadixNode,
     Tokens,
@@ -62,9 +63,9 @@ class TreeStructure:
         runs = [each.slots for each in self.path(node)]
         return np.concatenate(runs) if runs else NO_SLOTS
 
-    def tokens(self, node: RadixNode) -> Tokens:
-        """Tokens from the root to the end of the node, int32 [node.end]."""
-        return np.frombuffer(b"".join(each.edge for each in self.path(node)), np.int32)
+    def tokens(self, node: RadixNode) -> Keys:
+        """Key elements from the root to the end of the node, int64 [node.end]."""
+        return np.frombuffer(b"".join(each.edge for each in self.path(node)), np.int64)
 
     def nodes(self) -> Iterator[RadixNode]:
         """Every node but the roots, parents before children."""

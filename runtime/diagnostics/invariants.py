@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radixlang.runtime.cache.lease import Lease
-from radixlang.runtime.cache.node import first_token
+from radixlang.runtime.cache.node import TOKEN_BYTES, first_token
 from radixlang.runtime.cache.page_pool import PagePool, Slots
 from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
 from radixlang.runtime.diagnostics.leaks import (
@@ -171,7 +171,7 @@ def keys_match_slots(tree: RadixTree) -> list[Violation]:
             found.append(_at(5, "keys_match_slots", node, sizes))
         if not node.edge:
             found.append(_at(5, "keys_match_slots", node, "is empty"))
-        firsts = {child.edge[:4] for child in node.children.values()}
+        firsts = {first_token(child.edge) for child in node.children.values()}
         if len(firsts) != len(node.children):
             found.append(_at(5, "keys_match_slots", node, "has siblings with one first token"))
     return found
@@ -236,7 +236,7 @@ def contents(tree: RadixTree) -> dict[bytes, int]:
     for node in tree.nodes():
         prefix = repr(node.namespace).encode() + tree.tokens(node).tobytes()
         for i, slot in enumerate(node.slots.tolist()):
-            cut = len(prefix) - 4 * (node.length - 1 - i)
+            cut = len(prefix) - TOKEN_BYTES * (node.length - 1 - i)
             found[prefix[:cut]] = -1 - slot if node.quantized else slot
     return found
 

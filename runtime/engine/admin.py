@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from radixlang.runtime.adapters.lora import LoraAdapter
 from radixlang.runtime.cache.pins import ProgramPins
 from radixlang.runtime.cache.radix_tree import Namespace
+from radixlang.runtime.cache.snapshot import TreeSnapshot, take_snapshot
 from radixlang.runtime.engine.idle_tasks import Upkeep
 from radixlang.runtime.engine.model_runner import ModelRunner
 from radixlang.runtime.metrics.stats import Counters, RuntimeStats, StepProfile
@@ -83,6 +85,16 @@ class Admin:
         for name in Counters.__slots__:
             setattr(self._counters, name, getattr(fresh, name))
         self._profile.reset()
+
+    def snapshot(self) -> TreeSnapshot:
+        """A copy of the tree's shape; nodes of adapters name them."""
+        variants = self._branches.variants
+        return take_snapshot(self._memory.tree, lambda number: str(variants[number]))
+
+    def bind_adapter(self, adapter: LoraAdapter) -> None:
+        """Prepare an adapter for the model in use. Raises an AdapterFormatError if it is for
+        another model."""
+        self._runner.adapters.bind(self._runner.model, adapter)
 
     def flush(self) -> int:
         """Evict everything without a lease; returns the number of tokens."""

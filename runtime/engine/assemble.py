@@ -35,19 +35,23 @@ def build_engine(loaded: LoadedModel, config: RuntimeConfig) -> EngineCore:
     max_logit_rows = max_logit_rows_for(model.device, model.config.vocab_size)
     step = measure_step(model, device, max_tokens, max_logit_rows)
     memory = _memory(loaded, config, counters, step)
+    num_slots = memory.pool.num_slots
+    seed = secrets.randbits(64) if config.seed is None else config.seed
+    branches = Branches(
+        _serving(loaded, config, num_slots), SeedSource(seed), NextUses(memory.tree)
+    )
     runner = ModelRunner(
         model,
         memory,
         profile,
+        branches.variants,
         deterministic=config.deterministic,
         cuda_graphs=config.cuda_graphs,
     )
-    seed = secrets.randbits(64) if config.seed is None else config.seed
-    num_slots = memory.pool.num_slots
     return EngineCore(
         memory,
         runner,
-        Branches(_serving(loaded, config, num_slots), SeedSource(seed), NextUses(memory.tree)),
+        branches,
         counters,
         profile,
         device=device,

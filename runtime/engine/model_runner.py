@@ -17,13 +17,16 @@ from torch import Tensor
 from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.reference.attention import path_of
+from radixlang.runtime.adapters.variants import VariantTable
 from radixlang.runtime.cache.lease import Lease
 from radixlang.runtime.cache.page_pool import Slots
 from radixlang.runtime.cache.radix_tree import RadixNode
 from radixlang.runtime.engine.cuda_graphs import DecodeGraphs
+from radixlang.runtime.engine.step_adapters import StepAdapters
 from radixlang.runtime.metrics.stats import StepProfile
 from radixlang.runtime.models.decoder import Decoder
-from radixlang.runtime.models.model import CausalModel, plan_for
+from radixlang.runtime.models.low_rank import AdapterBatch
+from radixlang.runtime.models.model import AdaptableModel, CausalModel, plan_for
 from radixlang.runtime.process.malloc import StepHeap
 from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.sequence import TokenSequence
@@ -104,6 +107,7 @@ class ModelRunner:
     """Owns the model and the plan of the last step.
 
     Args:
+        variants: numbers of what computes the tokens of a path.
         deterministic: a branch's attention has the same bits in any batch.
         cuda_graphs: on a GPU, decode steps are captured and replayed.
     """
@@ -113,6 +117,7 @@ class ModelRunner:
         model: CausalModel,
         memory: Memory,
         profile: StepProfile,
+        variants: VariantTable,
         *,
         deterministic: bool = False,
         cuda_graphs: bool = True,
@@ -120,6 +125,7 @@ class ModelRunner:
         self.model = model
         self._memory = memory
         self._profile = profile
+        self.adapters = StepAdapters(variants)
         self._deterministic = deterministic
         self._uses_graphs = cuda_graphs
         self._plan: AttentionPlan | None = None
@@ -139,7 +145,8 @@ class ModelRunner:
                 ids += sequence.inputs(num_new).tolist()
             input_ids = torch.from_numpy(np.array(ids, np.int64)).to(self.model.device)
         with self._profile.part("model"):
-            hidden = self._forward(input_ids, plan)
+            adapters = self.adapters.of(self.model, batch, counts)
+            hidden = self._forward(input_ids, plan, adapters)
             finite = hidden.float().sum(dim=1).isfinite()
             all_finite = bool(finite.all())
         if hidden.device.type == "cpu":
@@ -151,8 +158,13 @@ class ModelRunner:
         good = [all(rows[at : at + n]) for at, n in zip(offsets, counts, strict=True)]
         return StepOutput(hidden, offsets, good)
 
-    def _forward(self, input_ids: Tensor, plan: AttentionPlan) -> Tensor:
+    def _forward(
+        self, input_ids: Tensor, plan: AttentionPlan, adapters: AdapterBatch | None
+    ) -> Tensor:
         model, cache = self.model, self._memory.cache
+        if adapters is not None:
+            assert isinstance(model, AdaptableModel)  # else they could not be bound
+            return model.forward(input_ids, plan.positions, plan, cache, adapters)
         if self._uses_graphs and model.device.type == "cuda" and isinstance(model, Decoder):
             if self._graphs is None or self._graphs.model is not model:
                 self._graphs = DecodeGraphs(model, cache)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from radixlang.errors import LogitsError, NumericalError, RadixlangError
-from radixlang.runtime.cache.node import num_common_tokens
+from radixlang.runtime.cache.node import as_edge, num_common_tokens
 from radixlang.runtime.engine.model_runner import ModelRunner
 from radixlang.runtime.engine.request_table import Requests
 from radixlang.runtime.metrics.stats import Counters, StepProfile
@@ -296,7 +296,7 @@ class Step:
             if job.ended is not None:
                 break
             new = sequence.tokens[num_before:]  # with the tokens that a constraint forces after it
-            num_same = num_common_tokens(new.tobytes(), draft[num_kept:].tobytes())
+            num_same = num_common_tokens(as_edge(new), as_edge(draft[num_kept:]))
             self._memory.wrote(sequence, num_same)
             num_kept += num_same
             if num_same < len(new):

@@ -21,6 +21,7 @@ from radixlang.kernels.layer_kv import KVLayers, LayerKV
 from radixlang.kernels.native.decoder import DenseWeight
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.plan import AttentionPlan
+from radixlang.runtime.adapters.lora import LoraAdapter, LowRank
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.families import Activation
 from radixlang.runtime.models.linear import (
@@ -30,10 +31,12 @@ from radixlang.runtime.models.linear import (
     RmsNorm,
     TransposedLinear,
 )
+from radixlang.runtime.models.low_rank import AdapterBatch, BoundAdapter, fused_changes
 from radixlang.runtime.models.native import NativeLayers
 from radixlang.runtime.models.rotary import Rotary, rotate
 
 Function = Callable[[torch.Tensor], torch.Tensor]
+Project = Callable[[str, Linear, torch.Tensor], torch.Tensor]  # of a part's name, weight, input
 
 ACTIVATIONS: dict[Activation, Function] = {
     "silu": F.silu,
@@ -173,9 +176,23 @@ class Decoder:
         found += [self._norm.gain, *_values(self._head)]
         return [tensor for tensor in found if tensor is not None]
 
+    def bind_adapter(self, adapter: LoraAdapter) -> BoundAdapter:
+        """See `AdaptableModel`."""
+        layers = fused_changes(adapter, self.config)
+        return BoundAdapter(tuple(
+            {part: LowRank(change.a.to(self.device), change.b.to(self.device))
+             for part, change in layer.items()}
+            for layer in layers
+        ))  # fmt: skip
+
     @torch.no_grad()
     def forward(
-        self, input_ids: torch.Tensor, positions: torch.Tensor, plan: StepPlan, kv: KVLayers
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        plan: StepPlan,
+        kv: KVLayers,
+        adapters: AdapterBatch | None = None,
     ) -> torch.Tensor:
         """Run the layers over a flat batch and write its keys and values through the plan.
 
@@ -184,19 +201,23 @@ class Decoder:
             positions: [num_tokens], the plan's positions.
             plan: AttentionPlan of this step.
             kv: kv[i] is the LayerKV of layer i.
+            adapters: what is added to products of some rows.
 
         Returns:
             Residual stream [num_tokens, hidden_size], not yet normalised: see `logits`.
         """
         config = self.config
         hidden = scaled_rows(self._embed, input_ids, config.embed_scale)
-        if self._native is not None and _is_for_cpu(plan):
+        if self._native is not None and adapters is None and _is_for_cpu(plan):
             return self._native.forward(hidden, plan, kv)
         rotations = [rotary.at(positions) for rotary in self._rotary]
         for index, layer in enumerate(self._layers):
             rotation = rotations[config.layer_rope[index]]
-            hidden = hidden + self._attention(index, layer, hidden, rotation, plan, kv[index])
-            hidden = hidden + self._mlp(layer, hidden)
+            project = _plain if adapters is None else partial(_adapted, adapters, index)
+            hidden = hidden + self._attention(
+                index, layer, hidden, rotation, plan, kv[index], project
+            )
+            hidden = hidden + self._mlp(layer, hidden, project)
         return hidden
 
     @torch.no_grad()
@@ -214,10 +235,11 @@ class Decoder:
         rotation: torch.Tensor,
         plan: StepPlan,
         layer_kv: LayerKV,
+        project: Project,
     ) -> torch.Tensor:
         config = self.config
         num_rotated = config.num_heads + config.num_kv_heads
-        qkv = layer.qkv(layer.attn_norm(hidden))
+        qkv = project("qkv", layer.qkv, layer.attn_norm(hidden))
         qkv = qkv.view(-1, num_rotated + config.num_kv_heads, config.head_dim)
         qk, v = qkv[:, :num_rotated], qkv[:, num_rotated:]
         if layer.qk_gain is not None:
@@ -233,13 +255,13 @@ class Decoder:
             self._options[index],
             rotations=rotation.squeeze(1) if plan.rotates else None,
         )
-        out = layer.o(out.reshape(hidden.shape[0], -1))
+        out = project("o", layer.o, out.reshape(hidden.shape[0], -1))
         return out if layer.attn_post_norm is None else layer.attn_post_norm(out)
 
-    def _mlp(self, layer: DecoderLayer, hidden: torch.Tensor) -> torch.Tensor:
-        gate_up = layer.gate_up(layer.mlp_norm(hidden))
+    def _mlp(self, layer: DecoderLayer, hidden: torch.Tensor, project: Project) -> torch.Tensor:
+        gate_up = project("gate_up", layer.gate_up, layer.mlp_norm(hidden))
         gate, up = gate_up.chunk(2, dim=-1)
-        out = layer.down(self._activation(gate).mul_(up))
+        out = project("down", layer.down, self._activation(gate).mul_(up))
         return out if layer.mlp_post_norm is None else layer.mlp_post_norm(out)
 
 
@@ -252,6 +274,16 @@ def _values(linear: Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 def _is_for_cpu(plan: StepPlan) -> TypeGuard[AttentionPlan]:
     return isinstance(plan, AttentionPlan) and plan.backend.name == "cpu"
+
+
+def _plain(part: str, linear: Linear, x: torch.Tensor) -> torch.Tensor:
+    return linear(x)
+
+
+def _adapted(
+    adapters: AdapterBatch, index: int, part: str, linear: Linear, x: torch.Tensor
+) -> torch.Tensor:
+    return adapters.add(index, part, x, linear(x))
 
 
 def layer_options(config: ModelConfig) -> list[AttentionOptions]:

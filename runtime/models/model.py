@@ -11,7 +11,9 @@ from radixlang.kernels.attention import StepPlan, plan_attention
 from radixlang.kernels.layer_kv import KVLayers
 from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.kernels.plan.tree_batch import TreeBatch
+from radixlang.runtime.adapters.lora import LoraAdapter
 from radixlang.runtime.models.config import ModelConfig
+from radixlang.runtime.models.low_rank import AdapterBatch, BoundAdapter
 from radixlang.runtime.text.tokenizer import Tokenizer
 
 
@@ -69,6 +71,25 @@ def overwrite_weights(model: CausalModel, others: CausalModel) -> None:
         raise ValueError(f"the weights of {others.config.name} have other shapes than those held")
     for target, source in zip(into, come_from, strict=True):
         target.copy_(source)
+
+
+@runtime_checkable
+class AdaptableModel(CausalModel, Protocol):
+    """A model whose products adapters can add to."""
+
+    def bind_adapter(self, adapter: LoraAdapter) -> BoundAdapter:
+        """The adapter for this model's weights; raises an AdapterFormatError if it belongs to
+        another model."""
+        ...
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        plan: StepPlan,
+        kv: KVLayers,
+        adapters: AdapterBatch | None = None,
+    ) -> torch.Tensor: ...
 
 
 def plan_for(

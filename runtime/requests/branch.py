@@ -20,6 +20,7 @@ import numpy as np
 
 from radixlang.errors import ParameterError, StateClosedError
 from radixlang.protocol import (
+    AdapterUse,
     Generation,
     NextToken,
     Option,
@@ -30,6 +31,13 @@ from radixlang.protocol import (
     checked_options,
 )
 from radixlang.reply import Reply
+from radixlang.runtime.adapters.variants import (
+    PLAIN,
+    PLAIN_SPANS,
+    ModelVariant,
+    VariantSpans,
+    last_occurrence,
+)
 from radixlang.runtime.cache.lease import Lease
 from radixlang.runtime.cache.radix_tree import Namespace
 from radixlang.runtime.scheduling.sequence import TokenIds
@@ -82,6 +90,13 @@ class Peek:
 
 
 @dataclass(frozen=True, slots=True)
+class UseAdapter:
+    """Compute what follows with a variant of the model, None for the model itself."""
+
+    variant: ModelVariant | None
+
+
+@dataclass(frozen=True, slots=True)
 class ForkInto:
     """Create children."""
 
@@ -107,7 +122,7 @@ class Release:
     """Release everything."""
 
 
-Operation = Extend | Generate | Score | Peek | ForkInto | Expect | ReadTokens | Release
+Operation = Extend | Generate | Score | Peek | UseAdapter | ForkInto | Expect | ReadTokens | Release
 
 
 @dataclass(slots=True)
@@ -128,10 +143,29 @@ class BranchState:
     `fixed` are tokens that do not change any more, `run` the pieces since then. `error` is the
     first error; every later future fails with it. A branch that is not `born` waits for its fork
     to run. `next_use` is the next use of its path, if the program has given a hint.
+
+    `variant` computes what follows; `variants` are those of the fixed tokens, and `run_variant` is
+    that of the run. `invocation` are the tokens that activate the adapter of `variant`, if any.
     """
 
-    __slots__ = ("error", "family", "fixed", "is_born", "job", "last_use", "lease", "name",
-                 "namespace", "next_use", "operations", "run")  # fmt: skip
+    __slots__ = (
+        "error",
+        "family",
+        "fixed",
+        "invocation",
+        "is_born",
+        "job",
+        "last_use",
+        "lease",
+        "name",
+        "namespace",
+        "next_use",
+        "operations",
+        "run",
+        "run_variant",
+        "variant",
+        "variants",
+    )  # fmt: skip
 
     def __init__(self, namespace: Namespace, name: str, *, is_born: bool) -> None:
         self.namespace = namespace
@@ -139,6 +173,9 @@ class BranchState:
         self.is_born = is_born
         self.fixed = NO_TOKENS
         self.run: tuple[Piece, ...] = ()
+        self.variant = self.run_variant = PLAIN
+        self.variants = PLAIN_SPANS
+        self.invocation: tuple[int, ...] = ()
         self.lease: Lease | None = None
         self.operations: deque[Operation] = deque()
         self.job: Any | None = None
@@ -171,6 +208,42 @@ class BranchState:
         """All tokens, the run tokenised."""
         ids = self.run_ids(encode_run)
         return np.concatenate((self.fixed, np.array(ids, np.int32))) if ids else self.fixed
+
+    def extend(self, piece: Piece, encode_run: Callable[..., list[int]]) -> None:
+        """Append to the run; where the variant has changed, another run begins."""
+        if self.run and self.run_variant != self.variant:
+            self.fixed, self.variants, self.run = (
+                self.prompt(encode_run), self._prompt_variants(), ()
+            )  # fmt: skip
+        if not self.run:
+            self.run_variant = self.variant
+        self.run = (*self.run, piece)
+
+    def variants_from(self, prompt: TokenIds) -> VariantSpans:
+        """What computes a prompt, of this branch's tokens or their beginning, and what follows.
+
+        The last token is computed with the variant in use, since its logits choose the next one.
+        An activated adapter begins with the last occurrence of its invocation tokens instead.
+
+        Raises:
+            ParameterError: the prompt has no invocation tokens.
+        """
+        variants, begin = self._prompt_variants(), len(prompt) - 1
+        if self.invocation:
+            found = last_occurrence(prompt, self.invocation)
+            if found is None:
+                raise ParameterError(
+                    "this adapter acts from its invocation tokens on, and the prompt has none of "
+                    f"{list(self.invocation)}; append the text that it was trained to begin with"
+                )
+            variants, begin = variants.without(self.variant), found
+        return variants.since(begin, self.variant)
+
+    def _prompt_variants(self) -> VariantSpans:
+        """What computes the fixed tokens and the run."""
+        if not self.run:
+            return self.variants
+        return self.variants.since(len(self.fixed), self.run_variant)
 
     def drop_lease(self) -> None:
         """Release the lease, if there is one."""
@@ -262,6 +335,14 @@ class EngineBranch:
         future: Cancellable[NextToken] = Cancellable(lambda: core.post_cancel_job(state, future))
         self._post(Peek(tokens, most, future, _deadline(timeout_s)))
         return future
+
+    def use_adapter(self, use: AdapterUse | None) -> None:
+        """Queue a change of adapter; what follows is computed with it.
+
+        Raises:
+            ParameterError: no adapter of this name is loaded, or it has no such layer.
+        """
+        self._post(UseAdapter(self._runtime.adapters.variant(use)))
 
     def fork(self, n: int) -> list[EngineBranch]:
         """n branches that start where this one is once its queued operations have run."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from radixlang.errors import ParameterError, PoolExhaustedError, PromptTooLongError
 from radixlang.protocol import Markup
+from radixlang.runtime.adapters.variants import VariantTable
 from radixlang.runtime.cache.radix_tree import Namespace
 from radixlang.runtime.requests.branch import (
     NO_TOKENS,
@@ -25,6 +26,7 @@ from radixlang.runtime.requests.branch import (
     ReadTokens,
     Release,
     Score,
+    UseAdapter,
     released_error,
 )
 from radixlang.runtime.requests.generate_request import GenerateJob, GenerationLimits
@@ -79,6 +81,7 @@ class Branches:
         self._seeds = seeds
         self._healer: Healer | None = None
         self.ngrams = NgramCache()
+        self.variants = VariantTable()
         self.weights_version = 0
         self._live: dict[BranchState, None] = {}
         self._resting: OrderedDict[BranchState, None] = OrderedDict()
@@ -96,7 +99,7 @@ class Branches:
         state.namespace = self.current(state.namespace)
         match operation:
             case Extend(content):
-                state.run = (*state.run, content)
+                state.extend(content, self.serving.tokenizer.encode_run)
             case Generate():
                 self._next_uses.begin_request(state)
                 return self._generate(state, operation)
@@ -105,6 +108,9 @@ class Branches:
                 return self._score(state, operation)
             case Peek():
                 return self._peek(state, operation, later)
+            case UseAdapter(variant):
+                state.variant = self.variants.number(variant)
+                state.invocation = variant.adapter.invocation if variant and state.variant else ()
             case ForkInto(children):
                 for child in children:
                     self._bear(state, child)
@@ -165,6 +171,8 @@ class Branches:
             return
         child.is_born = True
         child.fixed, child.run, child.family = parent.fixed, parent.run, parent.family
+        child.variants, child.variant = parent.variants, parent.variant
+        child.run_variant, child.invocation = parent.run_variant, parent.invocation
         if parent.lease is not None:
             child.lease = parent.lease.fork(child.name)
         self._live[child] = None
@@ -203,6 +211,7 @@ class Branches:
             prompt,
             first_logit=len(prompt) - num_rows,
             holder=job.holder,
+            variants=state.variants_from(prompt),
         )
         job.begin(sequence)
         return job
@@ -239,8 +248,9 @@ class Branches:
         num_computed = max(len(plain), max(map(len, runs)) - 1)  # not the last token of an option
         self._check_length(len(state.fixed) + num_computed, ahead=0)
         options = [(text, tuple(run[shared:])) for text, run in zip(texts, runs, strict=True)]
+        variants = state.variants_from(base)
         job = ScoreJob(
-            state, operation.future, base, options, operation.deadline_s,
+            state, operation.future, base, options, variants, operation.deadline_s,
             num_top=min(operation.num_top, self.serving.vocab_size),
             vocab_size=self.serving.vocab_size,
         )  # fmt: skip
@@ -279,7 +289,10 @@ class Branches:
             later(lambda: None if future.done() else future.set_exception(refusal))
             return None
         wanted = Wanted(among, operation.top, serving.vocab_size)
-        return NextTokenJob(state, future, prompt, wanted, serving.tokenizer, operation.deadline_s)
+        variants = state.variants_from(prompt)
+        return NextTokenJob(
+            state, future, prompt, wanted, serving.tokenizer, variants, operation.deadline_s
+        )
 
     def _option_runs(self, state: BranchState, options: tuple[str, ...]) -> list[list[int]]:
         """Token ids of the run followed by each option of text."""

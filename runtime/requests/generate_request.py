@@ -310,6 +310,7 @@ class GenerateJob(Job):
             sequence.hold(None)
             branch.lease.holder = branch.name
         branch.fixed = sequence.tokens[:end].copy()
+        branch.variants, branch.run_variant = sequence.variants.until(end), branch.variant
         branch.run = (kept.rest,) if kept.rest else ()
         if self.judge is None:
             self.resolve("", later)

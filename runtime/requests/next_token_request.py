@@ -11,6 +11,7 @@ from torch import Tensor
 
 from radixlang.errors import NumericalError
 from radixlang.protocol import NextToken, Usage
+from radixlang.runtime.adapters.variants import PLAIN_SPANS, VariantSpans
 from radixlang.runtime.requests.branch import BranchState
 from radixlang.runtime.requests.request import Job
 from radixlang.runtime.sampling.sampler import log_normaliser
@@ -38,6 +39,7 @@ class NextTokenJob(Job):
 
     Args:
         prompt: int32 [n ≥ 1].
+        variants: what computes it.
     """
 
     def __init__(
@@ -47,12 +49,13 @@ class NextTokenJob(Job):
         prompt: TokenIds,
         wanted: Wanted,
         tokenizer: Tokenizer,
+        variants: VariantSpans = PLAIN_SPANS,
         deadline_s: float | None = None,
     ) -> None:
         super().__init__(branch, future, deadline_s)
         self._wanted = wanted
         self._tokenizer = tokenizer
-        self._prompt = prompt
+        self._keys = variants.keys(prompt)
         self._found: tuple[tuple[int, ...], tuple[float, ...], float] | None = None
         self.sequences.add(
             TokenSequence(
@@ -61,6 +64,7 @@ class NextTokenJob(Job):
                 prompt,
                 first_logit=len(prompt) - 1,
                 holder=self.holder,
+                variants=variants,
             )
         )
 
@@ -103,7 +107,7 @@ class NextTokenJob(Job):
         """Resolve; the branch keeps the prompt leased."""
         branch, found = self.branch, self._found
         assert found is not None
-        match = memory.tree.match(branch.namespace, self._prompt)
+        match = memory.tree.match(branch.namespace, self._keys)
         branch.drop_lease()
         branch.lease = memory.tree.lease(match.node, branch.name)
         token_ids, logprobs, entropy = found

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from radixlang.protocol import OptionScore
+from radixlang.runtime.adapters.variants import PLAIN_SPANS, VariantSpans
 from radixlang.runtime.requests.branch import BranchState
 from radixlang.runtime.requests.request import Job
 from radixlang.runtime.sampling.sampler import row_tops, target_logprobs
@@ -55,6 +56,7 @@ class ScoreJob(Job):
         base: int32 [n ≥ 1] prompt tokens that all options share.
         options: text and tokens after `base` of each option.
         num_top: likeliest tokens to tell at each position, of the first `vocab_size` ids.
+        variants: what computes them.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class ScoreJob(Job):
         future: Future[list[OptionScore]],
         base: TokenIds,
         options: Sequence[tuple[str, tuple[int, ...]]],
+        variants: VariantSpans = PLAIN_SPANS,
         deadline_s: float | None = None,
         *,
         num_top: int = 0,
@@ -73,6 +76,7 @@ class ScoreJob(Job):
         self._vocab_size = vocab_size
         self._base = base
         self._options = options
+        self._variants = variants
         self._root = TrieNode(int(base[-1]))
         self._chains: dict[TokenSequence, _Chain] = {}
         for _, token_ids in options:
@@ -124,7 +128,7 @@ class ScoreJob(Job):
     def finish(self, memory: Memory, later: Callable[[Callable[[], None]], None]) -> None:
         """Resolve with scores in the order of the options; the branch keeps the prompt leased."""
         branch, tree = self.branch, memory.tree
-        match = tree.match(branch.namespace, self._base)
+        match = tree.match(branch.namespace, self._variants.keys(self._base))
         branch.drop_lease()
         branch.lease = tree.lease(match.node, branch.name)
         scores = [self._score(text, token_ids) for text, token_ids in self._options]
@@ -145,6 +149,7 @@ class ScoreJob(Job):
             first_logit=position,
             counted=0 if node is self._root else position,
             holder=self.holder,
+            variants=self._variants,
         )
         self._chains[sequence] = chain
         self.sequences.add(sequence)

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from radixlang.errors import ParameterError
 from radixlang.runtime.cache.kv_cache import KVCache
+from radixlang.runtime.cache.node import token_ids
 from radixlang.runtime.cache.page_pool import PoolFull
 from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, RadixTree, Tokens
 
@@ -161,8 +162,9 @@ def _write(
         payload = _as_bytes(cache.read(node.slots))
         parent = numbers.get(node.parent, -1)
         head = RECORD.pack(parent, node.length, len(payload))
-        file.write(head + CHECKSUMS.pack(zlib.crc32(head), _checksum(head, node.edge, payload)))
-        file.write(node.edge)
+        edge = token_ids(node.key).tobytes()
+        file.write(head + CHECKSUMS.pack(zlib.crc32(head), _checksum(head, edge, payload)))
+        file.write(edge)
         file.write(payload)
 
 

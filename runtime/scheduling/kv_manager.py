@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from radixlang.runtime.cache.kv_cache import KVCache
-from radixlang.runtime.cache.node import as_edge, first_token, walk
+from radixlang.runtime.cache.node import as_edge, walk
 from radixlang.runtime.cache.page_pool import NO_SLOTS, PagePool
 from radixlang.runtime.cache.quantized_tier import ColdTier
 from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
@@ -84,7 +84,7 @@ class Memory:
         """Lease the longest cached prefix that does not cover the needed logits."""
         assert sequence.lease is None
         limit = sequence.num_tokens if self._end_of(sequence) is not None else sequence.first_logit
-        match = self.tree.match(sequence.namespace, sequence.tokens[:limit])
+        match = self.tree.match(sequence.namespace, sequence.keys_of(0, limit))
         sequence.hold(self.tree.lease(match.node, sequence.holder))
         sequence.num_computed = match.length
         self.tree.forget_next_uses(match.node)
@@ -112,9 +112,8 @@ class Memory:
         start = sequence.num_committed
         if sequence.num_written or start >= sequence.first_logit:
             return
-        rest = sequence.tokens[start : sequence.first_logit]
-        if first_token(rest[:1].tobytes()) in sequence.node.children:
-            match = self.tree.match(sequence.namespace, sequence.tokens[: sequence.first_logit])
+        if as_edge(sequence.keys_of(start, start + 1)) in sequence.node.children:
+            match = self.tree.match(sequence.namespace, sequence.keys_of(0, sequence.first_logit))
             sequence.move(match.node)
             sequence.num_computed = match.length
             self._count(sequence, match.length, is_cached=True)
@@ -122,7 +121,7 @@ class Memory:
     def retreat(self, sequence: TokenSequence, num_tokens: int) -> None:
         """Shorten the leased prefix to num_tokens."""
         if sequence.num_committed > num_tokens and sequence.lease is not None:
-            match = self.tree.match(sequence.namespace, sequence.tokens[:num_tokens])
+            match = self.tree.match(sequence.namespace, sequence.keys_of(0, num_tokens))
             sequence.move(match.node)
             sequence.num_computed = match.length
 
@@ -158,9 +157,9 @@ class Memory:
         num = end - start
         if num <= 0:
             return
-        tokens, slots = sequence.tokens[start:end], sequence.tail[:num]
+        keys, slots = sequence.keys_of(start, end), sequence.tail[:num]
         sequence.tail = sequence.tail[num:]
-        inserted = self.tree.insert(sequence.node, tokens, slots)
+        inserted = self.tree.insert(sequence.node, keys, slots)
         sequence.move(inserted.node)
         self.events.add("insert", inserted.num_inserted, sequence.holder)
 
@@ -219,7 +218,7 @@ class Memory:
         if not sequence.job.samples or sequence.num_tokens > sequence.num_prompt:
             return None
         root = self.tree.root(sequence.namespace)
-        found = walk(root, as_edge(sequence.tokens))
+        found = walk(root, as_edge(sequence.keys))
         if found.part or found.num_tokens != sequence.num_tokens:
             return None
         rows = self.ends.get(found.node)

@@ -306,17 +306,19 @@ class Scheduler:
         """Make the sequence a leader of the tokens that it is about to compute."""
         if sequence.leader_key is not None:
             del self._leaders[sequence.leader_key]
-        key = (sequence.node, int(sequence.tokens[sequence.num_committed]))
+        at = sequence.num_committed
+        key = (sequence.node, int(sequence.keys_of(at, at + 1)[0]))
         sequence.leader_key = key if key not in self._leaders else None
         self._leaders.setdefault(key, sequence)
 
     def _park(self, sequence: TokenSequence) -> bool:
         """Let the sequence wait for a leader of tokens of its prompt, if there is one."""
         tree = self.memory.tree
-        found = walk(tree.root(sequence.namespace), as_edge(sequence.tokens))
+        keys = sequence.keys
+        found = walk(tree.root(sequence.namespace), as_edge(keys))
         if found.part or found.num_tokens >= sequence.num_tokens:
             return False
-        key = (found.node, int(sequence.tokens[found.num_tokens]))
+        key = (found.node, int(keys[found.num_tokens]))
         leader = self._leaders.get(key)
         if leader is None:
             return False
@@ -329,8 +331,8 @@ class Scheduler:
 
     def _num_useful(self, sequence: TokenSequence, leader: TokenSequence) -> int:
         """Tokens of the leader's prompt that the sequence can take from the cache."""
-        prompt = leader.tokens[: leader.num_prompt]
-        shared = num_common_tokens(as_edge(prompt), as_edge(sequence.tokens))
+        prompt = leader.keys_of(0, leader.num_prompt)
+        shared = num_common_tokens(as_edge(prompt), as_edge(sequence.keys))
         same = shared == len(prompt) == sequence.num_tokens
         both = sequence.job.samples and leader.job.samples and leader.num_tokens == len(prompt)
         return shared if same and both else min(shared, sequence.first_logit)

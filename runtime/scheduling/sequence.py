@@ -13,7 +13,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from radixlang.runtime.adapters.variants import PLAIN_SPANS, VariantSpans
 from radixlang.runtime.cache.lease import Lease
+from radixlang.runtime.cache.node import Keys
 from radixlang.runtime.cache.page_pool import NO_SLOTS, Slots
 from radixlang.runtime.cache.radix_tree import Namespace, RadixNode
 from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT
@@ -49,12 +51,13 @@ class TokenSequence:
             because keys and values give no logits.
         counted: positions whose tokens are already counted in the statistics.
         holder: label for the leak scanner.
+        variants: what computes each position; generated tokens go on with the last.
     """
 
     __slots__ = ("_buffer", "arrival", "counted", "draft", "first_logit", "followers",
                  "holder", "is_running", "job", "leader_key", "lease", "namespace",
                  "num_committed", "num_computed", "num_prompt", "num_tokens", "reached",
-                 "tail")  # fmt: skip
+                 "tail", "variants")  # fmt: skip
 
     def __init__(
         self,
@@ -65,9 +68,11 @@ class TokenSequence:
         first_logit: int,
         holder: str,
         counted: int = 0,
+        variants: VariantSpans = PLAIN_SPANS,
     ) -> None:
         self.job = job
         self.namespace = namespace
+        self.variants = variants
         self._buffer = tokens
         self.num_tokens = self.num_prompt = len(tokens)
         self.first_logit = first_logit
@@ -87,6 +92,15 @@ class TokenSequence:
     def tokens(self) -> TokenIds:
         """All tokens, prompt first; a view."""
         return self._buffer[: self.num_tokens]
+
+    @property
+    def keys(self) -> Keys:
+        """Key elements of all tokens, int64."""
+        return self.variants.keys(self.tokens)
+
+    def keys_of(self, start: int, stop: int) -> Keys:
+        """Key elements of positions start to stop."""
+        return self.variants.keys(self._buffer[start:stop], start)
 
     @property
     def num_pending(self) -> int:

@@ -27,7 +27,7 @@ def depth_first(sequence: TokenSequence) -> Key:
     """Order by weights and tokens: siblings are neighbours."""
     head = f"{sequence.namespace.weights_version}\0".encode()
     head += bytes(-len(head) % TOKEN_BYTES)  # so that keys compare token by token
-    return head + sequence.tokens.astype(">i4").tobytes(), sequence.arrival
+    return head + sequence.keys.astype(">i8").tobytes(), sequence.arrival
 
 
 def first_come(sequence: TokenSequence) -> Key:

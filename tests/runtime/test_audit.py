@@ -75,7 +75,7 @@ def drop_a_slot(cache: Cache) -> None:
 def file_under_another_token(cache: Cache) -> None:
     parent = cache.idle.parent
     assert parent is not None
-    parent.children[b"0000"] = parent.children.pop(cache.idle.edge[:4])
+    parent.children[b"0000"] = parent.children.pop(cache.idle.edge[:8])
 
 
 def lose_the_parent(cache: Cache) -> None:

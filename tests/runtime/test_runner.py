@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from radixlang.kernels.attention import plan_attention
+from radixlang.runtime.adapters.variants import VariantTable
 from radixlang.runtime.cache.kv_cache import KVCache
 from radixlang.runtime.cache.page_pool import PagePool
 from radixlang.runtime.cache.radix_tree import Namespace, RadixTree
@@ -55,7 +56,7 @@ def compute(
 
 def test_forest_holds_every_shared_node_once(tiny_model: Any) -> None:
     memory = make_memory(tiny_model.config)
-    runner = ModelRunner(tiny_model.model, memory, StepProfile())
+    runner = ModelRunner(tiny_model.model, memory, StepProfile(), VariantTable())
     stem = list(range(10, 30))
     compute(memory, runner, make_sequence(memory, [*stem, 5]), 21)
     sequences = [make_sequence(memory, [*stem, 40 + i, 50]) for i in range(3)]
@@ -73,9 +74,9 @@ def test_forest_holds_every_shared_node_once(tiny_model: Any) -> None:
 def test_output_on_a_cached_prefix_equals_the_whole_prompt(tiny_model: Any) -> None:
     tokens = list(range(100, 140))
     fresh, warm = make_memory(tiny_model.config), make_memory(tiny_model.config)
-    whole = compute(fresh, ModelRunner(tiny_model.model, fresh, StepProfile()),
+    whole = compute(fresh, ModelRunner(tiny_model.model, fresh, StepProfile(), VariantTable()),
                     make_sequence(fresh, tokens), 40)  # fmt: skip
-    runner = ModelRunner(tiny_model.model, warm, StepProfile())
+    runner = ModelRunner(tiny_model.model, warm, StepProfile(), VariantTable())
     compute(warm, runner, make_sequence(warm, [*tokens[:25], 7]), 26)
     sequence = make_sequence(warm, tokens)
     assert sequence.num_computed == 25

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from radixlang.keywords import (
+    ADAPTER_NAMES,
     CONSTRAINT_NAMES,
     CONSTRAINT_OPTIONS,
     RUN_NAMES,
@@ -73,7 +74,7 @@ def test_keywords_are_the_options_that_are_known() -> None:
     assert set(SamplingKeywords.__annotations__) == set(PARAM_NAMES)
     assert set(RunKeywords.__annotations__) == {*RUN_NAMES, *PARAM_NAMES}
     assert set(BatchKeywords.__annotations__) == {*RUN_NAMES, *PARAM_NAMES, *batch}
-    assert set(GenKeywords.__annotations__) == {"n", *constraints, *PARAM_NAMES}
+    assert set(GenKeywords.__annotations__) == {"n", *ADAPTER_NAMES, *constraints, *PARAM_NAMES}
 
 
 def test_calls_with_options_know_all_of_them() -> None:
@@ -81,7 +82,7 @@ def test_calls_with_options_know_all_of_them() -> None:
     calls = [node.args for node in ast.walk(tree)
              if isinstance(node, ast.FunctionDef) and node.name == "__call__"]  # fmt: skip
     options = [{each.arg for each in call.kwonlyargs} for call in calls if call.kwonlyargs]
-    assert options == [set(RunKeywords.__annotations__)] * 8
+    assert options == [set(RunKeywords.__annotations__)] * 9
 
 
 def test_help_shows_the_options_of_a_batch() -> None:
