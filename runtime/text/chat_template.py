@@ -51,12 +51,20 @@ class ChatTemplate:
         Raises:
             ParameterError: the template refuses the messages.
         """
-        rows = [{"role": m.role, "content": m.content} for m in messages]
-        text = self._render(rows, add_generation_prompt)
-        if self._hidden is None or (rows and rows[0]["role"] == "system"):
+        text = self.render_unchanged(messages, add_generation_prompt=add_generation_prompt)
+        if self._hidden is None or (messages and messages[0].role == "system"):
             return text
         before, block = self._hidden
         return before + text[len(before + block) :] if text.startswith(before + block) else text
+
+    def render_unchanged(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+        """The template's own output, with a default system text if it writes one.
+
+        Raises:
+            ParameterError: the template refuses the messages.
+        """
+        rows = [{"role": m.role, "content": m.content} for m in messages]
+        return self._render(rows, add_generation_prompt)
 
     def _render(self, messages: _Messages, add_generation_prompt: bool) -> str:
         from jinja2 import TemplateError

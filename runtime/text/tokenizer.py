@@ -145,12 +145,25 @@ class Tokenizer:
         Raises:
             ParameterError: the model has no template, or it refuses the messages.
         """
+        return self._chat().render(messages, add_generation_prompt=add_generation_prompt)
+
+    def render_chat_unchanged(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool
+    ) -> str:
+        """The chat template's own output, default system text included, as other software has it.
+
+        Raises:
+            ParameterError: the model has no template, or it refuses the messages.
+        """
+        return self._chat().render_unchanged(messages, add_generation_prompt=add_generation_prompt)
+
+    def _chat(self) -> ChatTemplate:
         if self._template is None:
             raise ParameterError(
                 "this model has no chat template, so it has no roles; write the prompt as plain "
                 "text, or use an instruction-tuned model"
             )
-        return self._template.render(messages, add_generation_prompt=add_generation_prompt)
+        return self._template
 
     def _all_eos(self) -> tuple[int, ...]:
         ids = list(self.config.eos_token_ids)
