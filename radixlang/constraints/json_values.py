@@ -14,8 +14,8 @@ import json
 import math
 import re
 import typing
-from collections.abc import Callable
-from typing import Any, Literal, get_args, get_origin
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol, TypeGuard, TypeVar, get_args, get_origin
 
 from radixlang.constraints.json_writing import to_json
 from radixlang.constraints.pydantic_types import adapted, is_adapted
@@ -35,9 +35,12 @@ from radixlang.constraints.type_members import (
 )
 from radixlang.constraints.type_schemas import LISTS, MAPPINGS, SETS, constants, is_open_tuple
 from radixlang.errors import ValueParseError
+from radixlang.json_types import Json, TypeForm
+
+T = TypeVar("T")
 
 
-def from_json(kind: Any, data: Any) -> Any:
+def from_json(kind: TypeForm, data: Json) -> object:
     """A JSON value as a value of the type.
 
     Raises:
@@ -65,18 +68,18 @@ def from_json(kind: Any, data: Any) -> Any:
     return _container(kind, data)
 
 
-def is_enum(kind: Any) -> bool:
+def is_enum(kind: TypeForm) -> TypeGuard[type[enum.Enum]]:
     """Whether a type is an Enum."""
     return isinstance(kind, type) and issubclass(kind, enum.Enum)
 
 
-def type_name(kind: Any) -> str:
+def type_name(kind: TypeForm) -> str:
     """A readable name of a type."""
     is_named = isinstance(kind, type) or inspect.isroutine(kind)
-    return str(kind.__name__) if is_named and not get_args(kind) else str(kind)
+    return str(getattr(kind, "__name__", kind) if is_named and not get_args(kind) else kind)
 
 
-def _scalar(kind: Any) -> Callable[[Any], Any] | None:
+def _scalar(kind: TypeForm) -> Callable[[Json], object] | None:
     standard = standard_type(kind)
     if standard is not None:
         return functools.partial(read_standard, standard)
@@ -86,7 +89,7 @@ def _scalar(kind: Any) -> Callable[[Any], Any] | None:
         return None
 
 
-def _constant(kind: Any, options: tuple[Any, ...], data: Any) -> Any:
+def _constant(kind: TypeForm, options: tuple[object, ...], data: Json) -> object:
     """The option of a Literal or an Enum whose JSON form this is; true is not 1."""
     for option in options:
         found = to_json(option)
@@ -95,7 +98,7 @@ def _constant(kind: Any, options: tuple[Any, ...], data: Any) -> Any:
     raise ValueParseError(f"{data!r} is no value of {type_name(kind)}")
 
 
-def _union(kind: Any, data: Any) -> Any:
+def _union(kind: TypeForm, data: Json) -> object:
     """The value by the first arm that accepts it; arms that need no conversion go first."""
     for arm in sorted(get_args(kind), key=lambda arm: _converts(plain(arm), data)):
         try:
@@ -105,13 +108,13 @@ def _union(kind: Any, data: Any) -> Any:
     raise ValueParseError(f"{data!r} is no value of {type_name(kind)}")
 
 
-def _converts(arm: Any, data: Any) -> bool:
+def _converts(arm: TypeForm, data: Json) -> bool:
     if isinstance(data, str):
         return is_enum(arm)
     return (arm is float and type(data) is int) or (arm is int and type(data) is float)
 
 
-def arguments_from_json(function: Callable[..., Any], data: Any) -> dict[str, Any]:
+def arguments_from_json(function: Callable[..., object], data: Json) -> dict[str, object]:
     """JSON data as the arguments of a function, typed by its annotations.
 
     Raises:
@@ -120,14 +123,15 @@ def arguments_from_json(function: Callable[..., Any], data: Any) -> dict[str, An
     return _members(call_name(function), "argument", members_of_call(function), data)
 
 
-def _instance(kind: Any, members: Members, data: Any) -> Any:
+def _instance(kind: TypeForm, members: Members, data: Json) -> object:
     read = _members(type_name(kind), "member", members, data)
     owner = class_of(kind)
-    is_class = isinstance(owner, type) and not typing.is_typeddict(owner)
-    return owner(**read) if is_class and not hasattr(owner, "__required_keys__") else read
+    if typing.is_typeddict(owner) or hasattr(owner, "__required_keys__"):
+        return read
+    return owner(**read) if isinstance(owner, type) else read
 
 
-def _members(owner: str, word: str, members: Members, data: Any) -> dict[str, Any]:
+def _members(owner: str, word: str, members: Members, data: Json) -> dict[str, object]:
     values = _object(data)
     for name in values:
         if name not in members.hints:
@@ -138,20 +142,20 @@ def _members(owner: str, word: str, members: Members, data: Any) -> dict[str, An
     return {name: _member(name, members.hints[name], value) for name, value in values.items()}
 
 
-def _member(name: str, hint: Any, value: Any) -> Any:
+def _member(name: str, hint: TypeForm, value: Json) -> object:
     try:
         return from_json(hint, value)
     except (ValueError, TypeError, KeyError) as error:
         raise ValueParseError(f"{name}: {error}") from error
 
 
-def _object(data: Any) -> dict[str, Any]:
+def _object(data: Json) -> Mapping[str, Json]:
     if not isinstance(data, dict):
         raise ValueParseError(f"an object was expected, got {data!r}")
     return data
 
 
-def _container(kind: Any, data: Any) -> Any:
+def _container(kind: TypeForm, data: Json) -> object:
     origin, args = get_origin(kind) or kind, get_args(kind)
     if origin in MAPPINGS:
         return _mapping(origin, args, _object(data))
@@ -172,7 +176,7 @@ def _container(kind: Any, data: Any) -> Any:
     raise ValueParseError(f"{type_name(kind)} is no type that JSON is read as")
 
 
-def _mapping(origin: Any, args: tuple[Any, ...], data: dict[str, Any]) -> Any:
+def _mapping(origin: TypeForm, args: tuple[object, ...], data: Mapping[str, Json]) -> object:
     is_counter = origin is collections.Counter
     key, value = (args[0] if args else str, int) if is_counter else args or (str, Any)
     found = {_key(key, text): from_json(value, item) for text, item in data.items()}
@@ -182,7 +186,7 @@ def _mapping(origin: Any, args: tuple[Any, ...], data: dict[str, Any]) -> Any:
     return origin(found) if origin in (collections.OrderedDict, collections.Counter) else found
 
 
-def _key(kind: Any, text: str) -> Any:
+def _key(kind: TypeForm, text: str) -> object:
     """The name of a JSON member as a value of the key's type."""
     kind = plain(kind)
     if kind is str or kind is Any:
@@ -190,24 +194,30 @@ def _key(kind: Any, text: str) -> Any:
     return from_json(kind, text) if is_adapted(kind) or is_union(kind) else read_text(kind, text)
 
 
-def _expect(kind: type, data: Any) -> Any:
-    if type(data) is not kind:
+def _expect(kind: type[T], data: Json) -> T:
+    if not isinstance(data, kind) or type(data) is not kind:
         raise ValueParseError(f"{kind.__name__} was expected, got {data!r}")
     return data
 
 
-def _to_int(data: Any) -> int:
+def _to_int(data: Json) -> int:
     if isinstance(data, float) and data.is_integer():
         return int(data)
-    return int(_expect(int, data))
+    return _expect(int, data)
 
 
-def _to_float(data: Any) -> float:
-    return float(data) if type(data) is int else float(_expect(float, data))
+def _to_float(data: Json) -> float:
+    return float(data) if type(data) is int else _expect(float, data)
+
+
+class _Parser(Protocol):
+    """A constraint that reads its own texts: Tools."""
+
+    def parse(self, text: str) -> object: ...
 
 
 BOOLS = {"true": True, "false": False}
-_SCALARS: dict[Any, Callable[[Any], Any]] = {
+_SCALARS: dict[TypeForm, Callable[[Json], object]] = {
     int: _to_int,
     float: _to_float,
     bool: functools.partial(_expect, bool),
@@ -216,7 +226,7 @@ _SCALARS: dict[Any, Callable[[Any], Any]] = {
 }
 
 
-def read_text(kind: Any, text: str) -> Any:
+def read_text(kind: TypeForm, text: str) -> object:
     """The value of a text as a gen of that type writes it: scalars bare, the rest as JSON.
 
     Raises:
@@ -233,7 +243,7 @@ def read_text(kind: Any, text: str) -> Any:
         ) from error
 
 
-def bare_options(kind: Any) -> dict[str, Any] | None:
+def bare_options(kind: TypeForm) -> dict[str, object] | None:
     """Texts of a Literal or an Enum with their values; None if two are written alike."""
     if get_origin(kind) is Literal:
         values = get_args(kind)
@@ -246,15 +256,15 @@ def bare_options(kind: Any) -> dict[str, Any] | None:
     return found if len(found) == len(values) else None
 
 
-def _bare_text(data: Any) -> str:
+def _bare_text(data: Json) -> str:
     return key_text(data) if isinstance(data, (str, int, float)) else json.dumps(data)
 
 
-def _has_parser(kind: Any) -> bool:
+def _has_parser(kind: TypeForm) -> TypeGuard[_Parser]:
     return not isinstance(kind, type) and hasattr(kind, "parse")
 
 
-def _parse(kind: Any, text: str) -> Any:
+def _parse(kind: TypeForm, text: str) -> object:
     body = text.strip()
     if _has_parser(kind):
         return kind.parse(text)
@@ -287,7 +297,7 @@ def _finite(value: float) -> float:
     return value
 
 
-def _one_of(options: dict[str, Any], text: str) -> Any:
+def _one_of(options: dict[str, object], text: str) -> object:
     if text not in options:
         raise ValueError(f"it is none of {', '.join(map(repr, options))}")
     return options[text]

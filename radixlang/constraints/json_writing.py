@@ -6,15 +6,15 @@ import collections
 import dataclasses
 import enum
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from radixlang.constraints.pydantic_types import adapted
 from radixlang.constraints.schema_parts import key_text
 from radixlang.constraints.standard_types import write_standard
+from radixlang.json_types import Json
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: object) -> Json:
     """A value as JSON data: classes as objects, enums as their values, dates as ISO 8601.
 
     Sets are sorted, so that equal values give equal data in every process.
@@ -35,14 +35,15 @@ def to_json(value: Any) -> Any:
     return _parts_to_json(value)
 
 
-def _parts_to_json(value: Any) -> Any:
+def _parts_to_json(value: object) -> Json:
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return to_json(value._asdict())
     if isinstance(value, Mapping):
         return {_name_of(key): to_json(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
         return sorted(map(to_json, value), key=lambda item: json.dumps(item, sort_keys=True))
-    if isinstance(value, (list, tuple, collections.deque)) or hasattr(value, "refs"):
+    is_list = isinstance(value, (list, tuple, collections.deque)) or hasattr(value, "refs")
+    if is_list and isinstance(value, Iterable):
         return [to_json(item) for item in value]
     try:
         text = write_standard(value)
@@ -51,6 +52,6 @@ def _parts_to_json(value: Any) -> Any:
     return str(value) if text is None else text
 
 
-def _name_of(key: Any) -> str:
+def _name_of(key: object) -> str:
     found = to_json(key)
     return key_text(found) if isinstance(found, (str, int, float)) else str(key)

@@ -6,9 +6,9 @@ Each would allow a text that pydantic then refuses, such as a date that has to b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from radixlang.errors import InvalidConstraintError
+from radixlang.json_types import Schema
 
 _BOUNDS = ("le", "ge", "lt", "gt", "now_op", "microseconds_precision")
 _TEMPORAL = ("date", "time", "datetime", "timedelta")
@@ -25,7 +25,7 @@ _FUNCTIONS = {
 }
 
 
-def check_core_schema(schema: Any, owner: str) -> None:
+def check_core_schema(schema: object, owner: str) -> None:
     """Check that every part of a core schema can be enforced.
 
     Raises:
@@ -38,7 +38,7 @@ def check_core_schema(schema: Any, owner: str) -> None:
             raise InvalidConstraintError(f"{owner}: {reason}")
 
 
-def _parts(node: Any) -> Iterator[dict[str, Any]]:
+def _parts(node: object) -> Iterator[Schema]:
     if isinstance(node, dict):
         if isinstance(node.get("type"), str):
             yield node
@@ -50,7 +50,7 @@ def _parts(node: Any) -> Iterator[dict[str, Any]]:
             yield from _parts(part)
 
 
-def _temporal(part: dict[str, Any]) -> str | None:
+def _temporal(part: Schema) -> str | None:
     for bound in _BOUNDS:
         if bound in part and part[bound] != "truncate":
             return (
@@ -60,7 +60,7 @@ def _temporal(part: dict[str, Any]) -> str | None:
     return None
 
 
-def _function(part: dict[str, Any]) -> str | None:
+def _function(part: Schema) -> str | None:
     function = part.get("function", {}).get("function")
     if not str(getattr(function, "__module__", "")).startswith("pydantic."):
         return None
@@ -68,7 +68,7 @@ def _function(part: dict[str, Any]) -> str | None:
     return _FUNCTIONS.get(name)
 
 
-def _field(part: dict[str, Any]) -> str | None:
+def _field(part: Schema) -> str | None:
     alias = part.get("validation_alias")
     if not isinstance(alias, list):
         return None
@@ -78,34 +78,34 @@ def _field(part: dict[str, Any]) -> str | None:
     return f"the alias {'.'.join(map(str, paths[0]))} is a path into other members; use a name"
 
 
-def _tagged(part: dict[str, Any]) -> str | None:
+def _tagged(part: Schema) -> str | None:
     if callable(part.get("discriminator")):
         return "a discriminator that is a function cannot be followed; use the name of a field"
     return None
 
 
-def _set(part: dict[str, Any]) -> str | None:
+def _set(part: Schema) -> str | None:
     items = part.get("items_schema", {})
     if _unhashable(items):
         return "a set of values that cannot be hashed; use a list, or freeze the class"
     return None
 
 
-def _unhashable(schema: Any) -> bool:
+def _unhashable(schema: Schema) -> bool:
     kind = schema.get("type")
     if kind in ("model", "dataclass"):
         return getattr(schema["cls"], "__hash__", None) is None
     if kind in ("union", "tuple"):
-        arms = schema.get("choices", schema.get("items_schema", ()))
+        arms = schema.get("choices") or schema.get("items_schema") or ()
         return any(_unhashable(arm[0] if isinstance(arm, tuple) else arm) for arm in arms)
     return kind in ("list", "dict", "set", "typed-dict", "model-fields")
 
 
-def _always(reason: str) -> Callable[[dict[str, Any]], str | None]:
+def _always(reason: str) -> Callable[[Schema], str | None]:
     return lambda part: reason
 
 
-_CHECKS: dict[str, Callable[[dict[str, Any]], str | None]] = {
+_CHECKS: dict[str, Callable[[Schema], str | None]] = {
     **dict.fromkeys(_TEMPORAL, _temporal),
     **dict.fromkeys(
         ["function-before", "function-after", "function-wrap", "function-plain"], _function

@@ -8,17 +8,21 @@ imports pydantic; `pydantic_types` loads it when it meets one of pydantic's type
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 import pydantic
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import core_schema as core
 
 from radixlang.constraints import text_patterns as patterns
 from radixlang.constraints.pydantic_checks import check_core_schema
 from radixlang.constraints.rust_patterns import ecma_pattern
 from radixlang.constraints.schema_parts import keyed_object, mapped_schema
 from radixlang.errors import InvalidConstraintError
+from radixlang.json_types import Schema, TypeForm
 
 _FORMATS: dict[str, str | None] = {
     "ipv4": patterns.IPV4,
@@ -48,21 +52,22 @@ _REFUSED = {
 }  # fmt: skip
 
 
-def make_adapter(kind: Any) -> Any:
+def make_adapter(kind: TypeForm) -> pydantic.TypeAdapter[object]:
     """pydantic's TypeAdapter of a type.
 
     Raises:
         InvalidConstraintError: pydantic does not support the type.
     """
+    made: Any = kind  # pydantic's own TypeForm is narrower: no alias, no function
     try:
-        adapter: Any = pydantic.TypeAdapter(kind)
+        adapter: pydantic.TypeAdapter[object] = pydantic.TypeAdapter(made)
         adapter.rebuild(raise_errors=True) if hasattr(adapter, "rebuild") else None
     except Exception as error:  # a type's own hook is the user's code, and so is what it raises
         raise _refusal(kind, error) from error
     return adapter
 
 
-def exact_schema(adapter: Any, kind: Any) -> dict[str, Any]:
+def exact_schema(adapter: pydantic.TypeAdapter[object], kind: TypeForm) -> Schema:
     """The JSON schema of the texts that an adapter reads.
 
     Raises:
@@ -73,21 +78,21 @@ def exact_schema(adapter: Any, kind: Any) -> dict[str, Any]:
         schema = adapter.json_schema(schema_generator=ExactSchemas)
     except (PydanticUserError, RuntimeError) as error:
         raise _refusal(kind, error) from error
-    return dict(mapped_schema(schema, functools.partial(_exact_format, _name(kind))))
+    return mapped_schema(schema, functools.partial(_exact_format, _name(kind)))
 
 
-def _refusal(kind: Any, error: Exception) -> InvalidConstraintError:
+def _refusal(kind: TypeForm, error: Exception) -> InvalidConstraintError:
     first = str(error).splitlines()[0]
     return InvalidConstraintError(
         f"{_name(kind)} has no JSON schema: {first}; give each field a type that JSON has"
     )
 
 
-def _name(kind: Any) -> str:
+def _name(kind: TypeForm) -> str:
     return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
-def _exact_format(owner: str, schema: dict[str, Any]) -> dict[str, Any]:
+def _exact_format(owner: str, schema: Schema) -> Schema:
     name = schema.get("format")
     if name in _REFUSED and schema.get("type") == "string":
         raise InvalidConstraintError(
@@ -101,58 +106,59 @@ def _exact_format(owner: str, schema: dict[str, Any]) -> dict[str, Any]:
     return rest if pattern is None else {"pattern": patterns.anchored(pattern), **rest}
 
 
-def _text(pattern: str, **more: Any) -> dict[str, Any]:
+def _text(pattern: str, **more: object) -> Schema:
     return {"type": "string", "pattern": patterns.anchored(pattern), **more}
 
 
 class ExactSchemas(GenerateJsonSchema):
     """pydantic's generator, made exact. One method for each kind of core schema."""
 
-    def date_schema(self, schema: Any) -> dict[str, Any]:
+    def date_schema(self, schema: core.DateSchema) -> Schema:
         return _text(patterns.DATE)
 
-    def time_schema(self, schema: Any) -> dict[str, Any]:
+    def time_schema(self, schema: core.TimeSchema) -> Schema:
         return _text(patterns.TIME)
 
-    def datetime_schema(self, schema: Any) -> dict[str, Any]:
+    def datetime_schema(self, schema: core.DatetimeSchema) -> Schema:
         zones = {"naive": patterns.NAIVE_DATETIME, "aware": patterns.AWARE_DATETIME}
-        return _text(zones.get(schema.get("tz_constraint"), patterns.DATETIME))
+        return _text(zones.get(str(schema.get("tz_constraint")), patterns.DATETIME))
 
-    def timedelta_schema(self, schema: Any) -> dict[str, Any]:
+    def timedelta_schema(self, schema: core.TimedeltaSchema) -> Schema:
         return _text(patterns.DURATION)
 
-    def uuid_schema(self, schema: Any) -> dict[str, Any]:
+    def uuid_schema(self, schema: core.UuidSchema) -> Schema:
         version = schema.get("version")
         return _text(patterns.UUID if version is None else patterns.uuid_version(version))
 
-    def url_schema(self, schema: Any) -> dict[str, Any]:
+    def url_schema(self, schema: core.UrlSchema) -> Schema:
         return self._url(schema, many_hosts=False)
 
-    def multi_host_url_schema(self, schema: Any) -> dict[str, Any]:
+    def multi_host_url_schema(self, schema: core.MultiHostUrlSchema) -> Schema:
         return self._url(schema, many_hosts=True)
 
-    def _url(self, schema: Any, *, many_hosts: bool) -> dict[str, Any]:
+    def _url(self, schema: core.UrlSchema | core.MultiHostUrlSchema, *, many_hosts: bool) -> Schema:
         most = {"maxLength": schema["max_length"]} if "max_length" in schema else {}
         return _text(patterns.url(schema.get("allowed_schemes"), many_hosts=many_hosts), **most)
 
-    def float_schema(self, schema: Any) -> dict[str, Any]:
+    def float_schema(self, schema: core.FloatSchema) -> Schema:
         found = super().float_schema(schema)
         takes_all = schema.get("allow_inf_nan", getattr(self._config, "allow_inf_nan", True))
         return found if takes_all else _within(found)
 
-    def decimal_schema(self, schema: Any) -> dict[str, Any]:
+    def decimal_schema(self, schema: core.DecimalSchema) -> Schema:
         """Text with all its digits; a number if it has bounds other than zero."""
         if not {"le", "lt", "multiple_of"} & schema.keys() and _is_zero(schema):
             return _text(_decimal_pattern(schema))
-        found: dict[str, Any] = {"type": "number"}
+        found: Schema = {"type": "number"}
         keywords = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum",
                     "lt": "exclusiveMaximum", "multiple_of": "multipleOf"}  # fmt: skip
-        found |= {keywords[key]: _number(schema[key]) for key in keywords if key in schema}
+        bounds: Mapping[str, Any] = schema  # read by names that are variables
+        found |= {keywords[key]: _number(bounds[key]) for key in keywords if key in bounds}
         if "max_digits" in schema or "decimal_places" in schema:
             found = self._decimal_in_digits(schema, found)
         return _within(found)
 
-    def _decimal_in_digits(self, schema: Any, found: dict[str, Any]) -> dict[str, Any]:
+    def _decimal_in_digits(self, schema: core.DecimalSchema, found: Schema) -> Schema:
         places = schema.get("decimal_places", schema.get("max_digits", 0))
         if "multiple_of" in schema:
             raise InvalidConstraintError("a Decimal with multiple_of takes no limit of its digits")
@@ -163,13 +169,9 @@ class ExactSchemas(GenerateJsonSchema):
             found.setdefault("maximum", most)
         return found
 
-    def bytes_schema(self, schema: Any) -> dict[str, Any]:
+    def bytes_schema(self, schema: core.BytesSchema) -> Schema:
         coding = getattr(self._config, "val_json_bytes", "utf8")
-        lengths = {
-            name: schema[key]
-            for key, name in (("min_length", "minLength"), ("max_length", "maxLength"))
-            if key in schema
-        }
+        lengths = {"min_length", "max_length"} & schema.keys()
         if coding == "utf8":
             if lengths:
                 raise InvalidConstraintError(
@@ -180,7 +182,7 @@ class ExactSchemas(GenerateJsonSchema):
             raise InvalidConstraintError(f"bytes written in {coding} take no bounds of length")
         return _text(patterns.BASE64URL if coding == "base64" else "(?:[0-9a-fA-F]{2})*")
 
-    def str_schema(self, schema: Any) -> dict[str, Any]:
+    def str_schema(self, schema: core.StringSchema) -> Schema:
         found = super().str_schema(schema)
         if "pattern" in found:
             found["pattern"] = ecma_pattern(found["pattern"])
@@ -196,7 +198,7 @@ class ExactSchemas(GenerateJsonSchema):
             found = {**found, "allOf": [{"pattern": r"^[\x00-\x7f]*$"}]}
         return found
 
-    def dict_schema(self, schema: Any) -> dict[str, Any]:
+    def dict_schema(self, schema: core.DictSchema) -> Schema:
         keys, values = schema.get("keys_schema"), schema.get("values_schema")
         key = self._followed(self.generate_inner(keys)) if keys else {}
         value = self.generate_inner(values) if values else {}
@@ -205,24 +207,25 @@ class ExactSchemas(GenerateJsonSchema):
             raise InvalidConstraintError(
                 "a dict of two members or more may be written with one name twice; use a list"
             )
-        for bound, keyword in (("min_length", "minProperties"), ("max_length", "maxProperties")):
-            if bound in schema:
-                found[keyword] = schema[bound]
+        if "min_length" in schema:
+            found["minProperties"] = schema["min_length"]
+        if "max_length" in schema:
+            found["maxProperties"] = schema["max_length"]
         return found
 
-    def _followed(self, schema: dict[str, Any]) -> dict[str, Any]:
+    def _followed(self, schema: Schema) -> Schema:
         """A key's schema, looked up if pydantic refers to it by name, as for an Enum."""
         while "$ref" in schema:
             schema = self.get_schema_from_definitions(schema["$ref"]) or {}
         return schema
 
-    def set_schema(self, schema: Any) -> dict[str, Any]:
+    def set_schema(self, schema: core.SetSchema) -> Schema:
         return self._set(super().set_schema(schema))
 
-    def frozenset_schema(self, schema: Any) -> dict[str, Any]:
+    def frozenset_schema(self, schema: core.FrozenSetSchema) -> Schema:
         return self._set(super().frozenset_schema(schema))
 
-    def _set(self, found: dict[str, Any]) -> dict[str, Any]:
+    def _set(self, found: Schema) -> Schema:
         """Items of a set are unique only if `minItems` needs it: else equal ones may merge."""
         if found.get("minItems", 0) < 2:
             found.pop("uniqueItems", None)
@@ -230,28 +233,28 @@ class ExactSchemas(GenerateJsonSchema):
             found["items"] = {"type": ["string", "number", "boolean", "null"]}
         return found
 
-    def tagged_union_schema(self, schema: Any) -> dict[str, Any]:
+    def tagged_union_schema(self, schema: core.TaggedUnionSchema) -> Schema:
         found = super().tagged_union_schema(schema)
         return {"anyOf": found.get("oneOf", found.get("anyOf", [])) or [found]}
 
-    def model_schema(self, schema: Any) -> dict[str, Any]:
+    def model_schema(self, schema: core.ModelSchema) -> Schema:
         return _closed(super().model_schema(schema), schema)
 
-    def dataclass_schema(self, schema: Any) -> dict[str, Any]:
+    def dataclass_schema(self, schema: core.DataclassSchema) -> Schema:
         return _closed(super().dataclass_schema(schema), schema)
 
-    def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
+    def typed_dict_schema(self, schema: core.TypedDictSchema) -> Schema:
         return _closed(super().typed_dict_schema(schema), schema)
 
 
-def _closed(found: dict[str, Any], schema: Any) -> dict[str, Any]:
+def _closed(found: Schema, schema: Mapping[str, object]) -> Schema:
     """Allow only the members that the class declares, unless it allows more."""
     if found.get("type") == "object" and not schema.get("root_model"):
         found.setdefault("additionalProperties", False)
     return found
 
 
-def _within(found: dict[str, Any]) -> dict[str, Any]:
+def _within(found: Schema) -> Schema:
     """A number with a bound on each side, so that its digits cannot grow into infinity."""
     if not {"minimum", "exclusiveMinimum"} & found.keys():
         found["minimum"] = -_MOST
@@ -260,15 +263,15 @@ def _within(found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _is_zero(schema: Any) -> bool:
+def _is_zero(schema: core.DecimalSchema) -> bool:
     return not (schema.get("ge") or schema.get("gt"))
 
 
-def _number(value: Any) -> int | float:
+def _number(value: int | float | Decimal) -> int | float:
     return int(value) if value == int(value) else float(value)
 
 
-def _decimal_pattern(schema: Any) -> str:
+def _decimal_pattern(schema: core.DecimalSchema) -> str:
     """The pattern of a Decimal with its limits of digits, of any sign or from zero on."""
     sign = "" if "ge" in schema or "gt" in schema else "-?"
     if "max_digits" not in schema and "decimal_places" not in schema and "gt" not in schema:

@@ -9,15 +9,16 @@ import dataclasses
 import functools
 import json
 import typing
-from typing import Any, get_args, get_origin
+from typing import get_args, get_origin
 
 from radixlang.constraints.type_members import is_alias, is_remark, is_union, plain
 from radixlang.errors import InvalidConstraintError, ValueParseError
+from radixlang.json_types import Json, Schema, TypeForm
 
 _HOOKS = ("__get_pydantic_core_schema__", "__pydantic_validator__", "__pydantic_config__")
 
 
-def is_adapted(kind: Any) -> bool:
+def is_adapted(kind: TypeForm) -> bool:
     """Whether a type is described and read by pydantic."""
     if get_origin(kind) is typing.Annotated:
         return not is_remark(kind)
@@ -28,7 +29,7 @@ def is_adapted(kind: Any) -> bool:
     return is_its_own or any(hasattr(owner, hook) for hook in _HOOKS) or _has_field_defaults(owner)
 
 
-def _mentions(kind: Any) -> bool:
+def _mentions(kind: TypeForm) -> bool:
     """Whether a type contains one of pydantic's types. Decides about the arms of a union."""
     kind = plain(kind)
     if is_alias(kind):
@@ -38,7 +39,7 @@ def _mentions(kind: Any) -> bool:
     )
 
 
-def _adapts(kind: Any) -> bool:
+def _adapts(kind: TypeForm) -> bool:
     """Whether pydantic supports a whole union; it does not support Python 3.11's TypedDicts."""
     try:
         adapted(kind)
@@ -47,7 +48,7 @@ def _adapts(kind: Any) -> bool:
     return True
 
 
-def _has_field_defaults(owner: Any) -> bool:
+def _has_field_defaults(owner: TypeForm) -> bool:
     """Whether a dataclass of the standard library uses pydantic's Field for a default."""
     if not (isinstance(owner, type) and dataclasses.is_dataclass(owner)):
         return False
@@ -57,7 +58,7 @@ def _has_field_defaults(owner: Any) -> bool:
 class Adapted:
     """A type through pydantic's TypeAdapter: its exact schema, and its values."""
 
-    def __init__(self, kind: Any) -> None:
+    def __init__(self, kind: TypeForm) -> None:
         try:
             from radixlang.constraints.pydantic_schemas import make_adapter
         except ImportError as error:
@@ -67,7 +68,7 @@ class Adapted:
         self._kind = kind
         self._adapter = make_adapter(kind)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         """The JSON schema, closed and exact: every text that it allows can be read.
 
         Raises:
@@ -77,7 +78,7 @@ class Adapted:
 
         return exact_schema(self._adapter, self._kind)
 
-    def read_text(self, text: str) -> Any:
+    def read_text(self, text: str) -> object:
         """The value of a JSON text. The type's own validators run here.
 
         Raises:
@@ -89,16 +90,17 @@ class Adapted:
             name = getattr(self._kind, "__name__", str(self._kind))
             raise ValueParseError(f"{name} refuses {text}: {error}") from error
 
-    def read(self, data: Any) -> Any:
+    def read(self, data: Json) -> object:
         """The value of JSON data."""
         return self.read_text(json.dumps(data))
 
-    def data_of(self, value: Any) -> Any:
+    def data_of(self, value: object) -> Json:
         """A value as JSON data that `read` accepts."""
-        return self._adapter.dump_python(value, mode="json", by_alias=True, round_trip=True)
+        data: Json = self._adapter.dump_python(value, mode="json", by_alias=True, round_trip=True)
+        return data
 
 
-def adapted(kind: Any) -> Adapted:
+def adapted(kind: TypeForm) -> Adapted:
     """A type with pydantic's adapter.
 
     Raises:
@@ -111,5 +113,5 @@ def adapted(kind: Any) -> Adapted:
 
 
 @functools.lru_cache(maxsize=512)
-def _cached(kind: Any) -> Adapted:
+def _cached(kind: TypeForm) -> Adapted:
     return Adapted(kind)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 from radixlang.constraints.text_patterns import (
     FLOAT_PATTERN,
@@ -13,19 +12,20 @@ from radixlang.constraints.text_patterns import (
     one_of,
 )
 from radixlang.errors import InvalidConstraintError
+from radixlang.json_types import Schema
 
 _REF = "#/$defs/"
 _VALUES = frozenset(["const", "enum", "default", "examples"])  # no schemas below these
 _MAPS = frozenset(["properties", "patternProperties", "$defs", "dependentSchemas"])
 
 
-def closed_object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+def closed_object(properties: Schema, required: list[str]) -> Schema:
     """An object with these members and no other."""
     return {"type": "object", "properties": properties, "required": required,
             "additionalProperties": False}  # fmt: skip
 
 
-def keyed_object(key: dict[str, Any], value: dict[str, Any], what: str) -> dict[str, Any]:
+def keyed_object(key: Schema, value: Schema, what: str) -> Schema:
     """An object whose names are values of a type, written as text.
 
     Args:
@@ -51,7 +51,7 @@ def keyed_object(key: dict[str, Any], value: dict[str, Any], what: str) -> dict[
     )
 
 
-def _key_pattern(key: dict[str, Any]) -> str | None:
+def _key_pattern(key: Schema) -> str | None:
     """The pattern of all texts of a key; None if another keyword bounds it."""
     if key.keys() == {"type", "pattern"} and key["type"] == "string":
         return str(key["pattern"])
@@ -68,12 +68,12 @@ def _key_pattern(key: dict[str, Any]) -> str | None:
     return None
 
 
-def key_text(value: Any) -> str:
+def key_text(value: object) -> str:
     """A JSON scalar as the name of a member."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def merged(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+def merged(schema: Schema, definitions: Schema) -> Schema:
     """A schema whose `$defs` are moved to `definitions`, renamed if a name is taken."""
     own = schema.get("$defs", {})
     names = {}
@@ -84,27 +84,27 @@ def merged(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any
         names[name] = free
     for name, part in own.items():
         definitions[names[name]] = _renamed(part, names)
-    return dict(_renamed({key: schema[key] for key in schema if key != "$defs"}, names))
+    return _renamed({key: schema[key] for key in schema if key != "$defs"}, names)
 
 
-def _renamed(node: Any, names: dict[str, str]) -> Any:
-    def rename(part: dict[str, Any]) -> dict[str, Any]:
+def _renamed(node: Schema, names: dict[str, str]) -> Schema:
+    def rename(part: Schema) -> Schema:
         target = _target(part)
         return {**part, "$ref": _REF + names[target]} if target in names else part
 
     return mapped_schema(node, rename)
 
 
-def inlined(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+def inlined(schema: Schema, definitions: Schema) -> Schema:
     """A schema with `$defs` for parts that are used twice or recursive; the others are inlined."""
     counts: Counter[str] = Counter()
 
-    def count(part: dict[str, Any]) -> dict[str, Any]:
+    def count(part: Schema) -> Schema:
         target = _target(part)
         counts.update([] if target is None else [target])
         return part
 
-    def place(part: dict[str, Any]) -> dict[str, Any]:
+    def place(part: Schema) -> Schema:
         target = _target(part)
         if target is None or counts[target] != 1 or target not in definitions:
             return part
@@ -117,27 +117,29 @@ def inlined(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, An
     kept = {
         name: mapped_schema(part, place) for name, part in definitions.items() if counts[name] > 1
     }
-    return {**found, "$defs": kept} if kept else dict(found)
+    return {**found, "$defs": kept} if kept else found
 
 
-def _target(node: dict[str, Any]) -> str | None:
+def _target(node: Schema) -> str | None:
     """The name in `$defs` to which a `$ref` points."""
     ref = node.get("$ref")
     return ref[len(_REF) :] if isinstance(ref, str) and ref.startswith(_REF) else None
 
 
-def mapped_schema(node: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+def mapped_schema(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
     """A schema with `change` applied to it and every schema in it, from the outside in."""
-    if isinstance(node, list):
-        return [mapped_schema(part, change) for part in node]
-    if not isinstance(node, dict):
-        return node
-    return {key: _mapped_keyword(key, part, change) for key, part in change(node).items()}
+    return {key: _mapped_keyword(key, part, change) for key, part in change(schema).items()}
 
 
-def _mapped_keyword(key: str, value: Any, change: Callable[..., dict[str, Any]]) -> Any:
+def _mapped_keyword(key: str, value: object, change: Callable[[Schema], Schema]) -> object:
     if key in _VALUES:
         return value
     if key in _MAPS and isinstance(value, dict):
-        return {name: mapped_schema(part, change) for name, part in value.items()}
-    return mapped_schema(value, change)
+        return {name: _mapped(part, change) for name, part in value.items()}
+    return _mapped(value, change)
+
+
+def _mapped(node: object, change: Callable[[Schema], Schema]) -> object:
+    if isinstance(node, list):
+        return [_mapped(part, change) for part in node]
+    return mapped_schema(node, change) if isinstance(node, dict) else node

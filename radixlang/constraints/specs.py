@@ -10,10 +10,14 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Literal, TypeAlias, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args, get_origin
 
 from radixlang.errors import InvalidConstraintError, ParameterError
 from radixlang.hooks import hook
+from radixlang.json_types import TypeForm
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Finish: TypeAlias = Literal["error", "close"]
 
@@ -30,6 +34,15 @@ class Regex:
 
     pattern: str
     finish: Finish = "error"
+
+
+class JsonSchemaKeywords(TypedDict, total=False):
+    """Options of a JsonSchema."""
+
+    strict: bool
+    whitespace: int
+    formats: Literal["assert", "annotate"]
+    finish: Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +70,7 @@ class JsonSchema:
         _check_whitespace(self.whitespace)
 
     @classmethod
-    def of(cls, schema: Any, **options: Any) -> JsonSchema:
+    def of(cls, schema: TypeForm, **options: Unpack[JsonSchemaKeywords]) -> JsonSchema:
         """From a dict, a bool, JSON text, a pydantic model, a dataclass or any Python type."""
         if isinstance(schema, cls):
             return replace(schema, **options) if options else schema
@@ -130,7 +143,7 @@ class Tool:
     description: str = ""
 
     @classmethod
-    def of(cls, tool: Any) -> Tool:
+    def of(cls, tool: object) -> Tool:
         """From a Python function, a Tool, or a dict as chat templates have them."""
         if isinstance(tool, cls):
             return tool
@@ -192,7 +205,7 @@ class ToolCall:
     """One call: the tool's name and its arguments as JSON values."""
 
     name: str
-    arguments: dict[str, Any]
+    arguments: dict[str, Any]  # JSON values; typed ones come from a function's annotations
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +268,7 @@ class Match:
         return self.status == "accepted"
 
 
-def match(constraint: Any, text: str) -> Match:
+def match(constraint: object, text: str) -> Match:
     """Check a text against a constraint without a model.
 
     Args:
@@ -270,7 +283,7 @@ def match(constraint: Any, text: str) -> Match:
     return found
 
 
-def as_constraint(value: Any) -> Constraint:
+def as_constraint(value: object) -> Constraint:
     """A constraint as it is; a string as a regex; a dict, bool or type as a JSON schema."""
     if isinstance(value, CONSTRAINT_TYPES):
         return value
@@ -282,11 +295,11 @@ def as_constraint(value: Any) -> Constraint:
 def from_kwargs(
     *,
     regex: str | Regex | None = None,
-    json_schema: Any = None,
+    json_schema: object = None,
     grammar: str | Grammar | None = None,
-    choices: Any = None,
-    tools: Iterable[Any] | Tools | None = None,
-    constraint: Any = None,
+    choices: object = None,
+    tools: Iterable[object] | Tools | None = None,
+    constraint: object = None,
     finish: Finish | None = None,
     strict: bool | None = None,
     whitespace: int | None = None,
@@ -319,7 +332,7 @@ def from_kwargs(
     return _with_options(_BUILDERS[name](value), wanted)
 
 
-def canonical_json(value: Any) -> str:
+def canonical_json(value: object) -> str:
     """JSON text of a schema; the order of its keys stays, since it is the order of generation."""
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -329,7 +342,7 @@ def canonical_json(value: Any) -> str:
         raise InvalidConstraintError(f"the JSON schema is not JSON: {error}") from error
 
 
-def _load_schema(schema: Any) -> Any:
+def _load_schema(schema: object) -> object:
     if isinstance(schema, (str, bytes)):
         return _parse_json(schema)
     if isinstance(schema, (Mapping, bool)):
@@ -341,7 +354,7 @@ def _load_schema(schema: Any) -> Any:
     return schema_of(schema)
 
 
-def _parse_json(text: str | bytes) -> Any:
+def _parse_json(text: str | bytes) -> object:
     try:
         schema = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError as error:
@@ -356,11 +369,11 @@ def _parse_json(text: str | bytes) -> Any:
     return schema
 
 
-def _refuse_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is not JSON")
 
 
-def _as_regex(value: Any) -> Regex:
+def _as_regex(value: object) -> Regex:
     if isinstance(value, Regex):
         return value
     pattern = getattr(value, "pattern", value)  # a compiled re.Pattern carries its text
@@ -376,7 +389,7 @@ def _inline_flags(flags: int) -> str:
     return f"(?{chosen})" if chosen else ""
 
 
-def _as_grammar(value: Any) -> Grammar:
+def _as_grammar(value: object) -> Grammar:
     if isinstance(value, Grammar):
         return value
     if not isinstance(value, str):
@@ -384,17 +397,18 @@ def _as_grammar(value: Any) -> Grammar:
     return Grammar(value)
 
 
-def _as_choices(value: Any) -> Choices:
+def _as_choices(value: object) -> Choices:
     if isinstance(value, Choices):
         return value
     if get_origin(value) is Literal:
         value = get_args(value)
     elif isinstance(value, type) and issubclass(value, Enum):
         value = [member.value for member in value]
-    return Choices(value)
+    options: Any = value  # checked by Choices
+    return Choices(options)
 
 
-def _as_tools(value: Any) -> Tools:
+def _as_tools(value: object) -> Tools:
     if isinstance(value, Tools):
         return value
     if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
@@ -409,7 +423,7 @@ def _check_whitespace(most: int) -> None:
         )
 
 
-_BUILDERS: dict[str, Callable[[Any], Constraint]] = {
+_BUILDERS: dict[str, Callable[[object], Constraint]] = {
     "regex": _as_regex,
     "json_schema": JsonSchema.of,
     "grammar": _as_grammar,
@@ -419,7 +433,7 @@ _BUILDERS: dict[str, Callable[[Any], Constraint]] = {
 }
 
 
-def _with_options(constraint: Constraint, options: dict[str, Any]) -> Constraint:
+def _with_options(constraint: Constraint, options: Mapping[str, Any]) -> Constraint:
     for name, value in options.items():
         if not hasattr(constraint, name):
             kind = type(constraint).__name__

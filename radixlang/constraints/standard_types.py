@@ -15,6 +15,7 @@ from typing import Any
 from radixlang.constraints import text_patterns as patterns
 from radixlang.constraints.schema_parts import mapped_schema
 from radixlang.errors import ValueParseError
+from radixlang.json_types import Json, Schema, TypeForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,12 @@ class StandardType:
     """How a type is written: the `pattern` of the whole text (None: any), `read` and `write`."""
 
     pattern: str | None
-    read: Callable[[str], Any]
-    write: Callable[[Any], str] = str
+    read: Callable[[str], object]
+    write: Callable[[Any], str] = str  # of a value of this type, which only the key knows
     format: str = ""
 
     @property
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         """The JSON schema of the text."""
         if self.pattern is None:
             return {"type": "string"}
@@ -79,7 +80,7 @@ def write_duration(value: datetime.timedelta) -> str:
     return f"{sign}P{days}{clock}"
 
 
-def _iso(value: Any) -> str:
+def _iso(value: datetime.date | datetime.time) -> str:
     return str(value.isoformat())
 
 
@@ -93,7 +94,7 @@ def _read_decimal(text: str) -> decimal.Decimal:
     return value
 
 
-STANDARD_TYPES: dict[Any, StandardType] = {
+STANDARD_TYPES: dict[type, StandardType] = {
     datetime.date: StandardType(patterns.DATE, datetime.date.fromisoformat, _iso, "date"),
     datetime.time: StandardType(patterns.TIME, read_time, _iso, "time"),
     datetime.datetime: StandardType(patterns.DATETIME, read_datetime, _iso, "date-time"),
@@ -122,15 +123,15 @@ STANDARD_TYPES: dict[Any, StandardType] = {
 }
 
 
-def standard_type(kind: Any) -> StandardType | None:
+def standard_type(kind: TypeForm) -> StandardType | None:
     """How a type of the standard library is written; None for others."""
     try:
-        return STANDARD_TYPES.get(kind)
+        return STANDARD_TYPES.get(kind) if isinstance(kind, type) else None
     except TypeError:  # a type that cannot be hashed
         return None
 
 
-def read_standard(kind: StandardType, data: Any) -> Any:
+def read_standard(kind: StandardType, data: Json) -> object:
     """The value of JSON data.
 
     Raises:
@@ -143,7 +144,7 @@ def read_standard(kind: StandardType, data: Any) -> Any:
     return kind.read(data)
 
 
-def write_standard(value: Any) -> str | None:
+def write_standard(value: object) -> str | None:
     """The text of a value of a standard type; None for values of other types."""
     for kind in type(value).__mro__:
         found = STANDARD_TYPES.get(kind)
@@ -155,12 +156,12 @@ def write_standard(value: Any) -> str | None:
 _FORMATS = {kind.schema["pattern"]: kind.format for kind in STANDARD_TYPES.values() if kind.pattern}
 
 
-def readable_schema(schema: dict[str, Any]) -> Any:
+def readable_schema(schema: Schema | bool) -> Schema | bool:
     """A schema for a prompt: the name of the format in place of a standard type's pattern."""
-    return mapped_schema(schema, _with_format)
+    return schema if isinstance(schema, bool) else mapped_schema(schema, _with_format)
 
 
-def _with_format(schema: dict[str, Any]) -> dict[str, Any]:
+def _with_format(schema: Schema) -> Schema:
     pattern = schema.get("pattern")
     name = _FORMATS.get(pattern) if isinstance(pattern, str) else None
     if name is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from radixlang.constraints.schema_parts import closed_object
 from radixlang.constraints.type_members import class_of
@@ -14,10 +14,11 @@ from radixlang.errors import InvalidConstraintError
 
 # the keys of the schema in the common formats: chat templates, MCP, two vendors
 _SCHEMA_KEYS = ("parameters", "inputSchema", "input_schema")
+Parts: TypeAlias = tuple[str, Any, str]  # the schema in any form that Tool makes JSON text of
 _NO_ARGUMENTS = closed_object({}, [])
 
 
-def tool_name(function: Callable[..., Any]) -> str:
+def tool_name(function: Callable[..., object]) -> str:
     """The name of a function, of what a partial calls, or of a callable object's class.
 
     Raises:
@@ -32,7 +33,7 @@ def tool_name(function: Callable[..., Any]) -> str:
     return str(name)
 
 
-def parts_of_function(function: Callable[..., Any]) -> tuple[str, Any, str]:
+def parts_of_function(function: Callable[..., object]) -> Parts:
     """Name, schema of the arguments and description of a function or a class.
 
     Raises:
@@ -48,7 +49,7 @@ def parts_of_function(function: Callable[..., Any]) -> tuple[str, Any, str]:
     return tool_name(function), schema, inspect.cleandoc(inner.__doc__ or "")
 
 
-def parts_of_mapping(tool: Mapping[str, Any]) -> tuple[str, Any, str]:
+def parts_of_mapping(tool: Mapping[str, object]) -> Parts:
     """Name, schema of the arguments and description of a tool that is described by a dict.
 
     Raises:
@@ -68,7 +69,7 @@ def parts_of_mapping(tool: Mapping[str, Any]) -> tuple[str, Any, str]:
     return inner["name"], schema, str(inner.get("description") or "")
 
 
-def _refuse_other_keys(inner: Mapping[str, Any]) -> None:
+def _refuse_other_keys(inner: Mapping[str, object]) -> None:
     for key, value in inner.items():
         if isinstance(value, Mapping) and {"properties", "$ref", "anyOf"} & value.keys():
             raise InvalidConstraintError(

@@ -11,9 +11,13 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Union, get_args, get_origin
 
 from radixlang.errors import InvalidConstraintError
+from radixlang.json_types import TypeForm
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _MARKS = ("NotRequired", "Required", "ReadOnly", "Final")
 
@@ -22,11 +26,11 @@ _MARKS = ("NotRequired", "Required", "ReadOnly", "Final")
 class Members:
     """Types by name in the order of declaration, and the required names."""
 
-    hints: Mapping[str, Any]
+    hints: Mapping[str, object]
     required: tuple[str, ...]
 
 
-def plain(kind: Any) -> Any:
+def plain(kind: TypeForm) -> object:
     """A type without the parts that do not restrict its values.
 
     These are NewType, marks such as Required, aliases, and text in Annotated. A TypeVar becomes its
@@ -46,44 +50,45 @@ def plain(kind: Any) -> Any:
             return kind
 
 
-def _mark(kind: Any) -> str | None:
+def _mark(kind: TypeForm) -> str | None:
     """The name of a mark around a type; names work for older Pythons too."""
     name = getattr(get_origin(kind), "_name", None)
     return name if name in _MARKS else None
 
 
-def is_remark(kind: Any) -> bool:
+def is_remark(kind: TypeForm) -> bool:
     """Whether a type is Annotated with text only."""
     if get_origin(kind) is not typing.Annotated:
         return False
-    return all(isinstance(note, str) or type(note).__name__ == "Doc" for note in kind.__metadata__)
+    notes = getattr(kind, "__metadata__", ())
+    return all(isinstance(note, str) or type(note).__name__ == "Doc" for note in notes)
 
 
-def is_union(kind: Any) -> bool:
+def is_union(kind: TypeForm) -> bool:
     """Whether it is a Union, in either spelling."""
     return get_origin(kind) in (Union, types.UnionType)
 
 
-def is_alias(kind: Any) -> bool:
+def is_alias(kind: TypeForm) -> bool:
     """Whether a type is the alias of a `type` statement, with or without arguments."""
     return type(get_origin(kind) or kind).__name__ == "TypeAliasType"
 
 
-def alias_value(kind: Any) -> Any:
+def alias_value(kind: TypeForm) -> object:
     """The type that an alias stands for."""
-    origin = get_origin(kind) or kind
+    origin: Any = get_origin(kind) or kind  # a TypeAliasType, which 3.10 and 3.11 lack
     names = vars(sys.modules.get(origin.__module__, types.ModuleType("nowhere")))
     held = types.SimpleNamespace(__annotations__={"value": origin.__value__}, __name__=str(origin))
     value = _hints(held, names)["value"]  # names in it that are text are found in its module
     return _substituted(value, dict(zip(origin.__type_params__, get_args(kind), strict=False)))
 
 
-def class_of(kind: Any) -> Any:
+def class_of(kind: TypeForm) -> object:
     """The class behind `Box` and `Box[int]`."""
     return get_origin(kind) or kind
 
 
-def members_of(kind: Any) -> Members | None:
+def members_of(kind: TypeForm) -> Members | None:
     """Members of a dataclass, a TypedDict, a NamedTuple or a function; None for other types.
 
     Raises:
@@ -104,14 +109,14 @@ def members_of(kind: Any) -> Members | None:
     return None
 
 
-def members_of_call(function: Callable[..., Any]) -> Members:
+def members_of_call(function: Callable[..., object]) -> Members:
     """The arguments of a function.
 
     Raises:
         InvalidConstraintError: an argument cannot be given by name, or its type is not found.
     """
     hints, needed = _hints(_annotated_callable(function)), []
-    found: dict[str, Any] = {}
+    found: dict[str, TypeForm] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise InvalidConstraintError(
@@ -123,13 +128,13 @@ def members_of_call(function: Callable[..., Any]) -> Members:
     return Members(found, tuple(needed))
 
 
-def call_name(function: Any) -> str:
+def call_name(function: object) -> str:
     """The name of a function, a partial or a callable object in messages."""
     inner = function.func if isinstance(function, functools.partial) else function
     return str(getattr(inner, "__name__", type(inner).__name__))
 
 
-def _annotated_callable(function: Any) -> Any:
+def _annotated_callable(function: object) -> object:
     """The object with the annotations: the function of a partial, `__call__` of an object."""
     inner = function.func if isinstance(function, functools.partial) else function
     if inspect.isroutine(inner) or inspect.isclass(inner):
@@ -137,17 +142,18 @@ def _annotated_callable(function: Any) -> Any:
     return type(inner).__call__
 
 
-def _of_typed_dict(kind: Any, owner: Any) -> Members:
+def _of_typed_dict(kind: TypeForm, owner: object) -> Members:
+    needed: frozenset[str] = getattr(owner, "__required_keys__", frozenset())
     hints = _substituted_all(_hints(owner), _own_binding(kind))
     # a mark in an annotation that was text when the class was made is known only now
     told = {name: _required_mark(hint) for name, hint in hints.items()}
     return Members(hints, tuple(
         name for name, mark in told.items()
-        if mark == "Required" or (mark is None and name in owner.__required_keys__)
+        if mark == "Required" or (mark is None and name in needed)
     ))  # fmt: skip
 
 
-def _required_mark(hint: Any) -> str | None:
+def _required_mark(hint: TypeForm) -> str | None:
     while True:
         mark = _mark(hint)
         if mark in ("Required", "NotRequired"):
@@ -157,7 +163,7 @@ def _required_mark(hint: Any) -> str | None:
         hint = get_args(hint)[0]
 
 
-def _of_dataclass(kind: Any, owner: Any) -> Members:
+def _of_dataclass(kind: TypeForm, owner: type[DataclassInstance]) -> Members:
     _refuse_init_only(owner)
     hints = _class_hints(kind)
     fields = [field for field in dataclasses.fields(owner) if field.init]
@@ -167,7 +173,7 @@ def _of_dataclass(kind: Any, owner: Any) -> Members:
     ))  # fmt: skip
 
 
-def _refuse_init_only(owner: Any) -> None:
+def _refuse_init_only(owner: type[DataclassInstance]) -> None:
     """Refuse an InitVar: the value does not keep it, so it could not be saved and read back."""
     parameters = inspect.signature(owner).parameters
     fields = {field.name for field in dataclasses.fields(owner)}
@@ -180,14 +186,14 @@ def _refuse_init_only(owner: Any) -> None:
             )
 
 
-def _class_hints(kind: Any) -> dict[str, Any]:
+def _class_hints(kind: TypeForm) -> dict[str, TypeForm]:
     """Types of a class's members, with type variables replaced class by class."""
     owner = class_of(kind)
     bindings = _bindings(kind)
     if not any(bindings.values()):
         return _hints(owner)
-    found: dict[str, Any] = {}
-    for parent in reversed(owner.__mro__):
+    found: dict[str, TypeForm] = {}
+    for parent in reversed(owner.__mro__ if isinstance(owner, type) else ()):
         own = inspect.get_annotations(parent)
         if own:
             hints = _hints(parent)
@@ -196,12 +202,12 @@ def _class_hints(kind: Any) -> dict[str, Any]:
     return found
 
 
-def _own_binding(kind: Any) -> dict[Any, Any]:
+def _own_binding(kind: TypeForm) -> dict[object, TypeForm]:
     parameters = getattr(class_of(kind), "__parameters__", ())
     return dict(zip(parameters, get_args(kind), strict=False))
 
 
-def _bindings(kind: Any) -> dict[Any, dict[Any, Any]]:
+def _bindings(kind: TypeForm) -> dict[object, dict[object, TypeForm]]:
     """The type variables of each parent class of `Box[int]`, with their values."""
     owner, own = class_of(kind), _own_binding(kind)
     found = {owner: own}
@@ -211,26 +217,30 @@ def _bindings(kind: Any) -> dict[Any, dict[Any, Any]]:
     return found
 
 
-def _substituted_all(hints: dict[str, Any], binding: dict[Any, Any]) -> dict[str, Any]:
+def _substituted_all(
+    hints: dict[str, TypeForm], binding: dict[object, TypeForm]
+) -> dict[str, TypeForm]:
     return {name: _substituted(hint, binding) for name, hint in hints.items()}
 
 
-def _substituted(hint: Any, binding: dict[Any, Any]) -> Any:
+def _substituted(hint: TypeForm, binding: dict[object, TypeForm]) -> TypeForm:
     """A type with its type variables replaced."""
     if isinstance(hint, TypeVar):
         return binding.get(hint, hint)
     parameters = getattr(hint, "__parameters__", ())
     if not binding or not parameters or isinstance(hint, type):
         return hint
-    return hint[tuple(binding.get(parameter, parameter) for parameter in parameters)]
+    generic: Any = hint  # it has parameters, so it takes arguments
+    return generic[tuple(binding.get(name, name) for name in parameters)]
 
 
-def _hints(owner: Any, names: dict[str, Any] | None = None) -> dict[str, Any]:
+def _hints(owner: object, names: dict[str, object] | None = None) -> dict[str, TypeForm]:
+    name = getattr(owner, "__name__", str(owner))
     try:
         return typing.get_type_hints(owner, names, include_extras=True)
     except NameError as error:
         raise InvalidConstraintError(
-            f"{owner.__name__}: {error}; a type written as text stands at its module's top level"
+            f"{name}: {error}; a type written as text stands at its module's top level"
         ) from None
     except TypeError as error:
-        raise InvalidConstraintError(f"{owner.__name__}: {error}") from None
+        raise InvalidConstraintError(f"{name}: {error}") from None

@@ -30,8 +30,9 @@ from radixlang.constraints.type_members import (
     plain,
 )
 from radixlang.errors import InvalidConstraintError
+from radixlang.json_types import Json, Schema, TypeForm
 
-_SCALARS: dict[Any, dict[str, Any]] = {
+_SCALARS: dict[object, Schema] = {
     int: {"type": "integer"},
     float: {"type": "number"},
     bool: {"type": "boolean"},
@@ -48,7 +49,7 @@ MAPPINGS = (
 _HASHABLE = {"type": ["string", "number", "boolean", "null"]}
 
 
-def schema_of(kind: Any) -> dict[str, Any]:
+def schema_of(kind: TypeForm) -> Schema:
     """The JSON schema of a type.
 
     Raises:
@@ -58,7 +59,7 @@ def schema_of(kind: Any) -> dict[str, Any]:
     return inlined(builder.schema(kind), builder.definitions)
 
 
-def schema_of_call(function: Callable[..., Any]) -> dict[str, Any]:
+def schema_of_call(function: Callable[..., object]) -> Schema:
     """The JSON schema of a function's arguments, as one object.
 
     Raises:
@@ -72,10 +73,10 @@ class _Builder:
     """Builds schemas of types; those of named types are in `definitions` and referred to."""
 
     def __init__(self) -> None:
-        self.definitions: dict[str, Any] = {}
-        self._names: dict[Any, str] = {}
+        self.definitions: Schema = {}
+        self._names: dict[object, str] = {}
 
-    def schema(self, kind: Any) -> dict[str, Any]:
+    def schema(self, kind: TypeForm) -> Schema:
         """The schema of any type."""
         kind = plain(kind)
         if _hashable(kind) and kind in _SCALARS:
@@ -100,11 +101,11 @@ class _Builder:
             return self._named(kind, lambda: self._object(_name(kind), found))
         return self._container(kind)
 
-    def call(self, function: Callable[..., Any]) -> dict[str, Any]:
+    def call(self, function: Callable[..., object]) -> Schema:
         """The schema of a function's arguments."""
         return self._object(call_name(function), members_of_call(function))
 
-    def _named(self, kind: Any, build: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _named(self, kind: TypeForm, build: Callable[[], Schema]) -> Schema:
         if kind not in self._names:
             name = _free(_name(kind), self.definitions)
             self._names[kind] = name
@@ -112,17 +113,17 @@ class _Builder:
             self.definitions[name] = build()
         return {"$ref": f"#/$defs/{self._names[kind]}"}
 
-    def _object(self, owner: str, members: Members) -> dict[str, Any]:
+    def _object(self, owner: str, members: Members) -> Schema:
         properties = {name: self._member(owner, name, hint) for name, hint in members.hints.items()}
         return closed_object(properties, list(members.required))
 
-    def _member(self, owner: str, name: str, hint: Any) -> dict[str, Any]:
+    def _member(self, owner: str, name: str, hint: TypeForm) -> Schema:
         try:
             return self.schema(hint)
         except InvalidConstraintError as error:
             raise InvalidConstraintError(f"{owner}.{name}: {error}") from None
 
-    def _container(self, kind: Any) -> dict[str, Any]:
+    def _container(self, kind: TypeForm) -> Schema:
         origin, args = get_origin(kind) or kind, get_args(kind)
         if not isinstance(origin, type):
             raise _no_json_form(kind)
@@ -142,10 +143,10 @@ class _Builder:
                     "minItems": len(items), "maxItems": len(items)}  # fmt: skip
         raise _no_json_form(kind)
 
-    def _inner(self, args: tuple[Any, ...]) -> dict[str, Any]:
+    def _inner(self, args: tuple[object, ...]) -> Schema:
         return self.schema(args[0]) if args else {}
 
-    def _item_of_set(self, kind: Any, args: tuple[Any, ...]) -> dict[str, Any]:
+    def _item_of_set(self, kind: TypeForm, args: tuple[object, ...]) -> Schema:
         item = plain(args[0]) if args else Any
         if item is Any:
             return dict(_HASHABLE)
@@ -156,7 +157,7 @@ class _Builder:
         return self.schema(item)
 
 
-def _no_json_form(kind: Any) -> InvalidConstraintError:
+def _no_json_form(kind: TypeForm) -> InvalidConstraintError:
     if isinstance(kind, (str, typing.ForwardRef)):
         return InvalidConstraintError(
             f"{kind!r} is the name of a type, and there is nothing here to look it up in; give the "
@@ -169,13 +170,13 @@ def _no_json_form(kind: Any) -> InvalidConstraintError:
     )
 
 
-def is_open_tuple(kind: Any) -> bool:
+def is_open_tuple(kind: TypeForm) -> bool:
     """Whether a tuple has any number of items: `tuple` and `tuple[int, ...]`, not `tuple[()]`."""
     args = get_args(kind)
     return args[-1] is Ellipsis if args else kind in (tuple, typing.Tuple)  # noqa: UP006
 
 
-def hashes(kind: Any) -> bool:
+def hashes(kind: TypeForm) -> bool:
     """Whether values of a type are hashable."""
     kind = plain(kind)
     if is_union(kind) or get_origin(kind) is tuple:
@@ -191,7 +192,7 @@ def hashes(kind: Any) -> bool:
     return getattr(owner, "__hash__", None) is not None and not is_read_as_list
 
 
-def constants(kind: Any, values: tuple[Any, ...]) -> list[Any]:
+def constants(kind: TypeForm, values: tuple[object, ...]) -> list[Json]:
     """The values of a Literal or an Enum as JSON.
 
     Raises:
@@ -202,7 +203,7 @@ def constants(kind: Any, values: tuple[Any, ...]) -> list[Any]:
     return [_constant(kind, value) for value in values]
 
 
-def _constant(kind: Any, value: Any) -> Any:
+def _constant(kind: TypeForm, value: object) -> Json:
     found = value.value if isinstance(value, enum.Enum) else value
     is_plain = isinstance(found, (str, int, float, type(None), tuple, list))
     if not is_plain and (standard_type(type(found)) is None or isinstance(found, bytes)):
@@ -212,7 +213,7 @@ def _constant(kind: Any, value: Any) -> Any:
     return to_json(found)
 
 
-def _hashable(kind: Any) -> bool:
+def _hashable(kind: TypeForm) -> bool:
     try:
         hash(kind)
     except TypeError:
@@ -220,7 +221,7 @@ def _hashable(kind: Any) -> bool:
     return True
 
 
-def _name(kind: Any) -> str:
+def _name(kind: TypeForm) -> str:
     """A name for `$defs`: `Box[int]` is Box_int."""
     origin = get_origin(kind)
     if origin is None:
@@ -229,7 +230,7 @@ def _name(kind: Any) -> str:
     return re.sub(r"\W+", "_", "_".join([origin.__name__, *inner])).strip("_")
 
 
-def _free(name: str, taken: dict[str, Any]) -> str:
+def _free(name: str, taken: Schema) -> str:
     number = 2
     found = name
     while found in taken:

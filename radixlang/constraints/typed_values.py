@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import Any, get_origin
+from typing import TYPE_CHECKING, Any, get_origin
 
 from radixlang.constraints.json_values import (
     BOOLS,
@@ -26,6 +26,10 @@ from radixlang.constraints.text_patterns import FLOAT_PATTERN, INT_PATTERN
 from radixlang.constraints.type_members import is_alias, members_of, plain
 from radixlang.constraints.type_schemas import LISTS, MAPPINGS, SETS
 from radixlang.errors import ParameterError, ValueParseError
+from radixlang.json_types import TypeForm
+
+if TYPE_CHECKING:
+    from radixlang.constraints.specs import Constraint
 
 __all__ = [
     "FLOAT_PATTERN",
@@ -45,10 +49,10 @@ class Output:
     A `Tools` constraint is a kind too; its values are ToolCalls.
     """
 
-    kind: Any
-    constraint: Any = field(default=None, compare=False)
+    kind: TypeForm
+    constraint: Constraint | None = field(default=None, compare=False)
 
-    def parse(self, text: str) -> Any:
+    def parse(self, text: str) -> object:
         """The value of a text.
 
         Raises:
@@ -56,7 +60,7 @@ class Output:
         """
         return read_text(self.kind, text)
 
-    def convert(self, value: Any) -> Any:
+    def convert(self, value: object) -> object:
         """A value as this type: text is parsed, anything else goes through its JSON form."""
         if isinstance(value, str):
             return value if self.kind is str else self.parse(value)
@@ -68,7 +72,7 @@ class Output:
             raise ValueParseError(f"{value!r} is not a value of {type_name(self.kind)}") from error
 
 
-def output_for(kind: Any) -> Output:
+def output_for(kind: TypeForm) -> Output:
     """The output that a type asks for.
 
     Raises:
@@ -82,11 +86,11 @@ def output_for(kind: Any) -> Output:
 
 
 @functools.lru_cache(maxsize=512, typed=True)
-def _cached_output(kind: Any) -> Output:
+def _cached_output(kind: TypeForm) -> Output:
     return _make_output(kind)
 
 
-def _make_output(kind: Any) -> Output:
+def _make_output(kind: TypeForm) -> Output:
     from radixlang.constraints.specs import Choices, JsonSchema, Regex
 
     kind = plain(kind)
@@ -112,7 +116,7 @@ def _make_output(kind: Any) -> Output:
     return Output(kind, JsonSchema.of(kind))
 
 
-def _bare_pattern(kind: Any) -> str | None:
+def _bare_pattern(kind: TypeForm) -> str | None:
     """The pattern of a type that is written without quotes."""
     if kind is int:
         return INT_PATTERN
@@ -122,7 +126,7 @@ def _bare_pattern(kind: Any) -> str | None:
     return standard.pattern if standard is not None else None
 
 
-def _is_structured(kind: Any) -> bool:
+def _is_structured(kind: TypeForm) -> bool:
     if get_origin(kind) is not None or kind in (*LISTS, *SETS, *MAPPINGS, tuple, Any, type(None)):
         return True
     return is_alias(kind) or is_adapted(kind) or is_enum(kind) or members_of(kind) is not None

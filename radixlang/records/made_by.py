@@ -15,18 +15,20 @@ from typing import Any
 from radixlang.constraints.typed_values import to_json
 from radixlang.graph.graph_json import node_to_json
 from radixlang.graph.nodes import Graph
+from radixlang.json_types import Json
 from radixlang.records.json_text import dump_json
 
 _SIMPLE = (str, int, float, bool, type(None), list, tuple, dict, set, frozenset)
 _NO_MATTER = ("timeout", "check")  # options that do not change an answer
 
 
-def made_by(program: Any, model_name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def made_by(program: Any, model_name: str, options: Mapping[str, Any]) -> dict[str, Json]:
     """JSON data that is equal if program, model and options are."""
     kept = {name: value for name, value in options.items()
             if name not in _NO_MATTER and value is not None}  # fmt: skip
     said = {"program": f"{program.name} {_digest(_content(program))}", "model": model_name}
-    plain: dict[str, Any] = json.loads(dump_json({**said, **to_json(kept)}))
+    values = {name: to_json(value) for name, value in kept.items()}
+    plain: dict[str, Json] = json.loads(dump_json({**said, **values}))
     return plain
 
 

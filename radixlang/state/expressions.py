@@ -239,7 +239,7 @@ def _constraint(type: Any, options: dict[str, Any]) -> tuple[Constraint | None, 
     return constraint, None
 
 
-def _typed(type: Any, given: dict[str, Any]) -> tuple[Constraint | None, Output]:
+def _typed(type: object, given: dict[str, Any]) -> tuple[Constraint | None, Output]:
     from radixlang.constraints.typed_values import output_for
 
     clash = [key for key in CONSTRAINT_NAMES if given.get(key) is not None]

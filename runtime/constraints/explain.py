@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -122,7 +122,7 @@ def _ranges(codes: list[int]) -> list[str]:
 
 
 def capture_parts(
-    spec: Constraint, text: str, compile_bytes: Callable[[Any], CompiledConstraint]
+    spec: Constraint, text: str, compile_bytes: Callable[[Constraint], CompiledConstraint]
 ) -> dict[str, str]:
     """The variables of a Sequence's captures; each part takes as much text as it can."""
     if not isinstance(spec, Sequence) or not any(isinstance(p, Capture) for p in spec.parts):
@@ -143,8 +143,8 @@ def capture_parts(
 
 
 def _split(
-    parts: tuple[Any, ...], data: bytes, start: int,
-    compile_bytes: Callable[[Any], CompiledConstraint],
+    parts: tuple[str | Constraint | Capture, ...], data: bytes, start: int,
+    compile_bytes: Callable[[Constraint], CompiledConstraint],
     failed: dict[tuple[int, int], None],
 ) -> list[int] | None:  # fmt: skip
     """Where each part ends, the first part being as long as possible; None if nowhere."""
@@ -161,7 +161,10 @@ def _split(
 
 
 def _ends(
-    part: Any, data: bytes, start: int, compile_bytes: Callable[[Any], CompiledConstraint]
+    part: str | Constraint | Capture,
+    data: bytes,
+    start: int,
+    compile_bytes: Callable[[Constraint], CompiledConstraint],
 ) -> list[int]:
     """Every position where a part that begins at `start` can end."""
     if isinstance(part, str):

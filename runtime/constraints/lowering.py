@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, assert_never
+from typing import TypeAlias, assert_never
 
 from llguidance import LLMatcher
 
@@ -21,7 +21,7 @@ from radixlang.constraints.specs import (
     Tools,
 )
 from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
-from radixlang.runtime.constraints.grammar.lowering import NO_FORCING, lower_grammar
+from radixlang.runtime.constraints.grammar.lowering import NO_FORCING, ParseTree, lower_grammar
 from radixlang.runtime.constraints.grammar.pattern import (
     Pattern,
     Text,
@@ -36,6 +36,7 @@ from radixlang.runtime.constraints.grammar.unbounded import may_force
 from radixlang.runtime.constraints.schema.lowering import lower_schema
 
 MAX_SPEC_CHARS = 2_000_000
+Body: TypeAlias = dict[str, object]  # a grammar of the engine, under the name of its language
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +53,11 @@ class Lowered:
         forces: whether the engine can be asked for forced text; if not, it might not return.
     """
 
-    body: dict[str, Any]
+    body: Body
     ignored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     check: Callable[[str], None] | None = None
-    tree: Callable[[str], Any] | None = None
+    tree: Callable[[str], ParseTree] | None = None
     captures: Callable[[str], dict[str, str]] | None = None
     forces: bool = True
 
@@ -69,7 +70,7 @@ class Grammars:
     """
 
     def __init__(self, matcher: Callable[[str], LLMatcher]) -> None:
-        self.subs: list[dict[str, Any]] = []
+        self.subs: list[Body] = []
         self._matcher = matcher
         self._last: tuple[str, LLMatcher] | None = None
 
@@ -79,23 +80,23 @@ class Grammars:
             self._last = (text, self._matcher(text))
         return self._last[1]
 
-    def error(self, body: dict[str, Any]) -> str:
+    def error(self, body: Body) -> str:
         """The engine's error for a grammar alone; empty if there is none."""
         found: str = self.matcher(_text(body, [])).get_error()
         return found
 
-    def add(self, body: dict[str, Any]) -> str:
+    def add(self, body: Body) -> str:
         """Add a grammar; returns the symbol that refers to it."""
         name = f"part{len(self.subs)}"
         self.subs.append({"name": name, **body})
         return f"@{name}"
 
-    def text(self, top: dict[str, Any]) -> str:
+    def text(self, top: Body) -> str:
         """All grammars as the engine's text, with `top` as the start."""
         return _text(top, self.subs)
 
 
-def _text(top: dict[str, Any], subs: list[dict[str, Any]]) -> str:
+def _text(top: Body, subs: list[Body]) -> str:
     return json.dumps({"grammars": [{"name": "top", **top}, *subs]})
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from itertools import takewhile
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import llguidance
@@ -28,6 +28,7 @@ from radixlang.errors import (
 )
 from radixlang.runtime.constraints.completion import close_text
 from radixlang.runtime.constraints.explain import capture_parts, describe_next, explain_text
+from radixlang.runtime.constraints.grammar.lowering import ParseTree
 from radixlang.runtime.constraints.lowering import Grammars, Lowered, has_grammar, lower
 from radixlang.runtime.constraints.time_limit import within
 from radixlang.runtime.constraints.vocabulary import TokenSource, Vocabulary
@@ -100,7 +101,7 @@ class CompiledConstraint:
         """The match of a finished text with the constraint."""
         return match_text(self.spec, text)
 
-    def tree(self, text: str) -> Any:
+    def tree(self, text: str) -> ParseTree | None:
         """lark's parse tree of a finished text; None if the constraint is not a grammar."""
         return self._lowered.tree(text) if self._lowered.tree is not None else None
 
@@ -394,7 +395,7 @@ class ConstraintCompiler:
         self._cache: OrderedDict[Constraint, CompiledConstraint | ConstraintError] = OrderedDict()
         self._lock = threading.Lock()
 
-    def compile(self, spec: Any) -> CompiledConstraint:
+    def compile(self, spec: object) -> CompiledConstraint:
         """The compiled constraint of a specification.
 
         Raises:
@@ -431,14 +432,14 @@ class ConstraintCompiler:
         return found
 
 
-_compilers: WeakKeyDictionary[Any, dict[tuple[int, tuple[int, ...]], ConstraintCompiler]] = (
-    WeakKeyDictionary()
-)
+_compilers: WeakKeyDictionary[
+    TokenSource, dict[tuple[int, tuple[int, ...]], ConstraintCompiler]
+] = WeakKeyDictionary()
 _compilers_lock = threading.Lock()
 
 
 def compile_constraint(
-    spec: Any, tokenizer: TokenSource, vocab_size: int, eos_token_ids: Sequence[int]
+    spec: object, tokenizer: TokenSource, vocab_size: int, eos_token_ids: Sequence[int]
 ) -> CompiledConstraint:
     """A constraint compiled for a model, cached by content as long as its tokenizer lives.
 
@@ -466,7 +467,7 @@ def _byte_compiler() -> ConstraintCompiler:
     return ConstraintCompiler(Vocabulary.of_bytes())
 
 
-def byte_constraint(spec: Any) -> CompiledConstraint:
+def byte_constraint(spec: object) -> CompiledConstraint:
     """A constraint compiled for single bytes, to match a text without a model."""
     return _byte_compiler().compile(spec)
 

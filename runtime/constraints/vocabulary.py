@@ -7,7 +7,7 @@ tokens are never text, so no mask allows them, except end tokens where a text ma
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import llguidance
 import numpy as np
@@ -122,5 +122,5 @@ class _Wrapped:
         self.bos_token_id = None
         self._encode = encode
 
-    def __call__(self, text: Any) -> list[int]:
+    def __call__(self, text: str | bytes) -> list[int]:
         return self._encode(text if isinstance(text, str) else bytes(text).decode("utf-8"))

@@ -16,6 +16,7 @@ SEAM = {
     "cache_dir",
     "constraints",
     "errors",
+    "json_types",
     "process_owner",
     "progress",
     "protocol",

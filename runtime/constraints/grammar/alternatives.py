@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import lark
+from lark.load_grammar import Grammar as LarkGrammar
 
 from radixlang.constraints.specs import Grammar
 from radixlang.errors import UnsupportedConstraintError
@@ -14,7 +13,7 @@ MAX_ALTERNATIVES = 5_000
 _WRITTEN_OUT = 50  # lark expands item~n..m up to this m, and nests rules beyond it
 
 
-def refuse_many_alternatives(spec: Grammar, grammar: Any) -> None:
+def refuse_many_alternatives(spec: Grammar, grammar: LarkGrammar) -> None:
     """Refuse a rule before lark expands it to more alternatives than fit into memory.
 
     Raises:
@@ -29,7 +28,7 @@ def refuse_many_alternatives(spec: Grammar, grammar: Any) -> None:
             raise UnsupportedConstraintError(locate_symbol(spec.text, name, message))
 
 
-def _num_alternatives(tree: Any) -> int:
+def _num_alternatives(tree: object) -> int:
     """An upper bound. `*` and `+` become separate rules, and count as one item here."""
     if not isinstance(tree, lark.Tree):
         return 1
@@ -46,14 +45,14 @@ def _num_alternatives(tree: Any) -> int:
     return product
 
 
-def _repeated(tree: Any) -> int:
+def _repeated(tree: lark.Tree[lark.Token]) -> int:
     item, operator = tree.children[0], str(tree.children[1])
     num = _num_alternatives(item)
     if operator == "?":
         return num + 1
     if operator in ("*", "+"):
         return max(2, num)
-    counts = [int(child) for child in tree.children[2:]]
+    counts = [int(str(child)) for child in tree.children[2:]]
     least, most = counts[0], counts[-1]
     if most >= _WRITTEN_OUT:
         return max(2, num)

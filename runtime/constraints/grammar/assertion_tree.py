@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from radixlang.errors import UnsupportedConstraintError
 from radixlang.runtime.constraints.grammar.pattern import Chars, Pattern, Text, chars
 from radixlang.runtime.constraints.grammar.regex_items import (
     NEWLINE,
+    Argument,
     Item,
+    Op,
     category,
     flatten,
     one_character,
@@ -51,7 +52,7 @@ class _Builder:
         parts = tuple(self.item(*item) for item in items)
         return parts[0] if len(parts) == 1 else Each(parts)
 
-    def item(self, op: Any, value: Any, flags: int) -> Tree:
+    def item(self, op: Op, value: Argument, flags: int) -> Tree:
         character = one_character(op, value, flags)
         if character is not None:
             return _set(character)
@@ -67,7 +68,7 @@ class _Builder:
             return self.look(op, value, flags)
         raise UnsupportedConstraintError(with_place(self.source, op, "is not a regular construct"))
 
-    def look(self, op: Any, value: Any, flags: int) -> Tree:
+    def look(self, op: Op, value: Argument, flags: int) -> Tree:
         direction, body = value
         inside = self.sequence(flatten(body, flags))
         if direction > 0:
@@ -89,7 +90,7 @@ def _set(character: Pattern) -> Chars:
     )
 
 
-def _anchor(kind: Any, flags: int) -> Tree:
+def _anchor(kind: Op, flags: int) -> Tree:
     if kind in (ops.AT_BEGINNING, ops.AT_BEGINNING_STRING):
         is_line = flags & re.MULTILINE and kind is ops.AT_BEGINNING
         return _AT_LINE_START if is_line else _AT_START

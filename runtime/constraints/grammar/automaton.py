@@ -113,7 +113,8 @@ class Automaton:
         parts = list(all_trees(tree))
         sets = dict.fromkeys(part for part in parts if isinstance(part, Chars))
         self.alphabet = Alphabet.of(list(sets | {ANY_CHAR: None}))
-        self._known: dict[tuple[Any, ...], Any] = {}
+        # an expression by its class and parts, of that class; no type of a dict says so
+        self._known: dict[tuple[object, ...], Any] = {}
         self._next: dict[tuple[Expression, int, Holds], Expression] = {}
         self._open: set[tuple[Many, Expression]] = set()  # loops that are being entered
         self.nothing, self.anything = self._make(Nothing), self._make(Anything)
@@ -126,7 +127,7 @@ class Automaton:
         )
         self.start = self.follow(tree, self.end)
 
-    def _make(self, kind: type[E], *parts: Any) -> E:
+    def _make(self, kind: type[E], *parts: object) -> E:
         key = (kind, *parts)
         found: E | None = self._known.get(key)
         if found is None:

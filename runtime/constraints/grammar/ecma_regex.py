@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import NoReturn, TypeAlias
 
 from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
 from radixlang.runtime.constraints.grammar.pattern import (
@@ -22,13 +22,18 @@ from radixlang.runtime.constraints.grammar.pattern import (
 )
 from radixlang.runtime.constraints.grammar.python_regex import MAX_PATTERN_CHARS
 from radixlang.runtime.constraints.grammar.regex_items import (
+    Argument,
+    Body,
     Item,
+    Op,
     flatten,
     ops,
     parser,
     with_caret,
 )
 from radixlang.runtime.constraints.grammar.unicode_properties import assigned, property_characters
+
+Part: TypeAlias = tuple[Op, Argument]
 
 _LINE_ENDS = chars([(10, 10), (13, 13), (0x2028, 0x2029)])
 _DIGIT = chars([(48, 57)])
@@ -61,11 +66,12 @@ def read_ecma(source: str) -> list[Item]:
         raise UnsupportedConstraintError("the regex is nested too deeply") from None
 
 
-def _sub(items: Iterable[tuple[Any, Any]]) -> Any:
-    return parser.SubPattern(parser.State(), list(items))
+def _sub(items: Iterable[Part]) -> Body:
+    body: Body = parser.SubPattern(parser.State(), list(items))
+    return body
 
 
-def _class(body: Chars) -> tuple[Any, Any]:
+def _class(body: Chars) -> Part:
     return ops.IN, [(ops.RANGE, pair) for pair in body.ranges]
 
 
@@ -81,7 +87,7 @@ class _Parser:
         self.legacy: tuple[int, str] | None = None  # syntax that the flag u forbids, and its place
         self.modern: tuple[int, str] | None = None  # syntax with another meaning without it
 
-    def whole(self) -> Any:
+    def whole(self) -> Body:
         """The parts of the regex."""
         found = self.choice()
         if self.at < len(self.source):
@@ -91,14 +97,14 @@ class _Parser:
             self.refuse(f"{what}, which the flag u forbids, together with {self.modern[1]},", at)
         return found
 
-    def choice(self) -> Any:
+    def choice(self) -> Body:
         options = [self.sequence()]
         while self.take("|"):
             options.append(self.sequence())
         return options[0] if len(options) == 1 else _sub([(ops.BRANCH, (None, options))])
 
-    def sequence(self) -> Any:
-        items: list[tuple[Any, Any]] = []
+    def sequence(self) -> Body:
+        items: list[Part] = []
         while self.at < len(self.source) and self.peek() not in "|)":
             begun = self.at
             item = self.assertion()
@@ -112,7 +118,7 @@ class _Parser:
 
     # repetitions
 
-    def counted(self, item: tuple[Any, Any], begun: int) -> tuple[Any, Any]:
+    def counted(self, item: Part, begun: int) -> Part:
         """An atom with the repetition after it."""
         found = self.counts(begun)
         if found is None:
@@ -121,10 +127,10 @@ class _Parser:
             self.fail("nothing to repeat")
         return ops.MAX_REPEAT, (*found, _sub([item]))
 
-    def counts(self, begun: int) -> tuple[int, Any] | None:
+    def counts(self, begun: int) -> tuple[int, Op] | None:
         """The counts of a repetition at this place; lazy ones match the same texts."""
         char = self.peek()
-        found: tuple[int, Any]
+        found: tuple[int, Op]
         if char and char in "*+?":
             self.at += 1
             found = {"*": (0, ops.MAXREPEAT), "+": (1, ops.MAXREPEAT), "?": (0, 1)}[char]
@@ -142,7 +148,7 @@ class _Parser:
 
     # assertions and groups
 
-    def assertion(self) -> tuple[Any, Any] | None:
+    def assertion(self) -> Part | None:
         for text, item in _ASSERTIONS.items():
             if self.take(text):
                 return item
@@ -151,14 +157,14 @@ class _Parser:
                 return op, (direction, self.group_body())
         return None
 
-    def group_body(self) -> Any:
+    def group_body(self) -> Body:
         begun = self.at
         body = self.choice()
         if not self.take(")"):
             self.fail("a group is not closed", begun - 1)
         return body
 
-    def atom(self) -> tuple[Any, Any]:
+    def atom(self) -> Part:
         char, begun = self.peek(), self.at
         self.at += 1
         if char == "(":
@@ -177,12 +183,12 @@ class _Parser:
             self.legacy = self.legacy or (begun, f"an unescaped {char}")
         return self.literal(char, begun)
 
-    def literal(self, char: str, begun: int) -> tuple[Any, Any]:
+    def literal(self, char: str, begun: int) -> Part:
         if ord(char) > 0xFFFF:
             self.modern = self.modern or (begun, f"the character {char!r}")
         return ops.LITERAL, ord(char)
 
-    def group(self, begun: int) -> Any:
+    def group(self, begun: int) -> Body:
         if self.take("?:"):
             return self.group_body()
         if match := _NAME.match(self.source, self.at):
@@ -197,7 +203,7 @@ class _Parser:
 
     # characters
 
-    def character_class(self, begun: int) -> tuple[Any, Any]:
+    def character_class(self, begun: int) -> Part:
         is_negative = self.take("^")
         found: list[tuple[int, int]] = []
         has_property = False

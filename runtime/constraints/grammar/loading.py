@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import lark
 from lark.exceptions import LarkError
-from lark.lexer import PatternStr
+from lark.grammar import Rule
+from lark.lexer import PatternStr, TerminalDef
+from lark.load_grammar import Grammar as LarkGrammar
 from lark.load_grammar import load_grammar
 
 from radixlang.constraints.specs import Grammar
@@ -44,8 +46,8 @@ class LoadedGrammar:
     """
 
     spec: Grammar
-    terminals: tuple[Any, ...]
-    rules: tuple[Any, ...]
+    terminals: tuple[TerminalDef, ...]
+    rules: tuple[Rule, ...]
     ignored: frozenset[str]
     lalr: lark.Lark | None
     earley: lark.Lark | None
@@ -88,12 +90,12 @@ def load(spec: Grammar) -> LoadedGrammar:
     )
 
 
-def _read(spec: Grammar) -> Any:
+def _read(spec: Grammar) -> LarkGrammar:
     read: Any = load_grammar  # untyped in lark
     try:
-        grammar, _ = read(
+        grammar: LarkGrammar = read(
             spec.text, spec.source_path or "<grammar>", list(spec.import_paths), False
-        )
+        )[0]
     except RecursionError:
         raise UnsupportedConstraintError("the grammar is nested too deeply") from None
     except FileNotFoundError as error:
@@ -107,7 +109,9 @@ def _read(spec: Grammar) -> Any:
     return grammar
 
 
-def _build(spec: Grammar, grammar: Any, parser: Any, must: bool = False) -> lark.Lark | None:
+def _build(
+    spec: Grammar, grammar: LarkGrammar, parser: Literal["lalr", "earley"], must: bool = False
+) -> lark.Lark | None:
     """A parser of the grammar; None if this kind of parser does not support it."""
     if parser == "lalr" and len(grammar.rule_defs) > MAX_LALR_RULES:
         return None
@@ -157,7 +161,7 @@ def _in_words(error: Exception) -> str:
     return message
 
 
-def _check_start(spec: Grammar, grammar: Any) -> None:
+def _check_start(spec: Grammar, grammar: LarkGrammar) -> None:
     names = [str(name) for name, *_ in grammar.rule_defs]
     if spec.start not in names:
         own = [name for name in names if not name.startswith("_")]
@@ -167,7 +171,7 @@ def _check_start(spec: Grammar, grammar: Any) -> None:
         )
 
 
-def _check_regexes(spec: Grammar, grammar: Any) -> None:
+def _check_regexes(spec: Grammar, grammar: LarkGrammar) -> None:
     """Compile every regex separately, because lark's errors of regexes have no place."""
     trees = [tree for _, (tree, _) in grammar.term_defs if tree is not None]
     trees += [tree for _, _, tree, _ in grammar.rule_defs]
@@ -185,7 +189,7 @@ def _check_regexes(spec: Grammar, grammar: Any) -> None:
                 ) from None
 
 
-def _refuse_declared(spec: Grammar, grammar: Any) -> None:
+def _refuse_declared(spec: Grammar, grammar: LarkGrammar) -> None:
     """Refuse %declare, which leaves a terminal to the user's own lexer: masks cannot follow it."""
     for name, (tree, _) in grammar.term_defs:
         if tree is None:
@@ -195,7 +199,7 @@ def _refuse_declared(spec: Grammar, grammar: Any) -> None:
             )
 
 
-def _refuse_growing_templates(spec: Grammar, grammar: Any) -> None:
+def _refuse_growing_templates(spec: Grammar, grammar: LarkGrammar) -> None:
     """Refuse a template that calls itself with ever larger arguments: lark would never end."""
     calls: dict[str, set[str]] = {}
     growing: set[str] = set()
@@ -203,7 +207,7 @@ def _refuse_growing_templates(spec: Grammar, grammar: Any) -> None:
         if not params:
             continue
         for usage in tree.find_data("template_usage"):
-            called = str(usage.children[0].name)
+            called = str(getattr(usage.children[0], "name", ""))
             calls.setdefault(name, set()).add(called)
             arguments = [a for a in usage.children[1:] if isinstance(a, lark.Tree)]
             if any(True for a in arguments for _ in a.find_data("template_usage")):
@@ -225,7 +229,7 @@ def _reachable(calls: dict[str, set[str]], start: str) -> set[str]:
     return found
 
 
-def _backtracking(spec: Grammar, grammar: Any) -> str:
+def _backtracking(spec: Grammar, grammar: LarkGrammar) -> str:
     """A terminal for which lark's own lexer may backtrack exponentially; empty without one.
 
     Raises:
@@ -244,11 +248,11 @@ def _backtracking(spec: Grammar, grammar: Any) -> str:
     return slow
 
 
-def _is_literal(terminal: Any) -> bool:
+def _is_literal(terminal: TerminalDef) -> bool:
     return isinstance(terminal.pattern, PatternStr)
 
 
-def _backtracks(terminal: Any) -> bool:
+def _backtracks(terminal: TerminalDef) -> bool:
     if _is_literal(terminal):
         return False
     try:
@@ -257,16 +261,16 @@ def _backtracks(terminal: Any) -> bool:
         return False  # lowering the terminals refuses it, with its place
 
 
-def _terminals(spec: Grammar, grammar: Any) -> list[Any]:
+def _terminals(spec: Grammar, grammar: LarkGrammar) -> list[TerminalDef]:
     """The terminals that a parser of the grammar would have."""
     try:
-        terminals: list[Any] = grammar.compile([spec.start], set())[0]
+        terminals: list[TerminalDef] = grammar.compile([spec.start], set())[0]
     except Exception:
         return []  # building the parser reports the error
     return terminals
 
 
-def _keep_captured(spec: Grammar, grammar: Any) -> None:
+def _keep_captured(spec: Grammar, grammar: LarkGrammar) -> None:
     """Keep captured rules visible in the tree."""
     by_name = {name: options for name, _, _, options in grammar.rule_defs}
     terminals = {name for name, _ in grammar.term_defs}

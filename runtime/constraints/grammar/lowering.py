@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TypeAlias
 
 import lark
 from lark.exceptions import LarkError, UnexpectedInput
+from lark.grammar import Rule
 
 from radixlang.constraints.specs import Grammar
 from radixlang.errors import (
@@ -34,6 +35,7 @@ MAX_CHECK_S = 2.0
 NO_FORCING = '%llguidance {"no_forcing": true}'
 
 Expansion = tuple[str, ...]
+ParseTree: TypeAlias = "lark.Tree[lark.Token]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class LoweredGrammar:
     forces: bool
     warnings: tuple[str, ...]
     check: Callable[[str], None] | None
-    parse: Callable[[str], Any]
+    parse: Callable[[str], ParseTree]
     captures: Callable[[str], dict[str, str]]
 
 
@@ -147,7 +149,7 @@ class _Writer:
         """Whether the engine may be asked for forced text, which it would not extend for ever."""
         return not any(map(may_force, [*self.patterns.values(), self.comment]))
 
-    def _expansion(self, rule: Any) -> Expansion:
+    def _expansion(self, rule: Rule) -> Expansion:
         words: list[str] = []
         for index, symbol in enumerate(rule.expansion):
             if not symbol.is_term:
@@ -157,7 +159,7 @@ class _Writer:
             words.extend(["gap"] if self.has_gap else [])
         return tuple(words)
 
-    def _terminal(self, name: str, place: tuple[Any, int]) -> str:
+    def _terminal(self, name: str, place: tuple[Rule, int]) -> str:
         key = (name, self.terminals.rivals(name, place))
         return self.names.setdefault(key, f"TERM{len(self.names)}")
 
@@ -187,7 +189,7 @@ class FinishedText:
     def __init__(self, loaded: LoadedGrammar) -> None:
         self.loaded = loaded
 
-    def tree(self, text: str) -> Any:
+    def tree(self, text: str) -> ParseTree:
         """lark's tree.
 
         Raises:
@@ -234,8 +236,8 @@ class FinishedText:
         return found
 
 
-def _in_order(tree: Any) -> Iterator[Any]:
-    todo = [tree]
+def _in_order(tree: ParseTree) -> Iterator[ParseTree | lark.Token]:
+    todo: list[ParseTree | lark.Token] = [tree]
     while todo:
         node = todo.pop()
         yield node
@@ -243,7 +245,7 @@ def _in_order(tree: Any) -> Iterator[Any]:
             todo.extend(reversed(node.children))
 
 
-def _span(node: Any) -> tuple[str, tuple[int, int] | None]:
+def _span(node: ParseTree | lark.Token) -> tuple[str, tuple[int, int] | None]:
     if isinstance(node, lark.Tree):
         empty = getattr(node.meta, "empty", True)
         return str(node.data), None if empty else (node.meta.start_pos, node.meta.end_pos)

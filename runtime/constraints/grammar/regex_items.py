@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -26,16 +26,26 @@ from radixlang.runtime.constraints.grammar.pattern import (
 )
 
 _NEW_HOME = sys.version_info >= (3, 11)  # Python moved its regex parser into the re package
+# no stub describes its modules for every Python that we support
 ops: Any = import_module("re._constants" if _NEW_HOME else "sre_constants")
 parser: Any = import_module("re._parser" if _NEW_HOME else "sre_parse")
 
 NEWLINE = chars([(10, 10)])
 _LAST_CASED = 0x1E943  # Adlam; no later character has a case
 
-Item: TypeAlias = "tuple[Any, Any, int]"  # operation, argument, flags in force
+Op: TypeAlias = object  # compared by identity with those of `ops`
+Argument: TypeAlias = Any  # a code point, a count, a body, tuples of them, by the operation
+Item: TypeAlias = "tuple[Op, Argument, int]"  # flags in force are the last
 
 
-def flatten(body: Any, flags: int) -> list[Item]:
+class Body(Protocol):
+    """A parsed regex, or a part of one."""
+
+    def __iter__(self) -> Iterator[tuple[Op, Argument]]: ...
+    def getwidth(self) -> tuple[int, int]: ...
+
+
+def flatten(body: Body, flags: int) -> list[Item]:
     """Items of a parsed body with groups flattened, each with the flags in force."""
     items: list[Item] = []
     for op, value in body:
@@ -47,11 +57,11 @@ def flatten(body: Any, flags: int) -> list[Item]:
     return items
 
 
-def is_assertion(op: Any) -> bool:
+def is_assertion(op: Op) -> bool:
     return op is ops.AT or op is ops.ASSERT or op is ops.ASSERT_NOT
 
 
-def has_assertion(value: Any) -> bool:
+def has_assertion(value: Argument) -> bool:
     """Whether a parsed body or argument contains an assertion."""
     if isinstance(value, parser.SubPattern):
         return any(is_assertion(op) or has_assertion(arg) for op, arg in value)
@@ -60,7 +70,7 @@ def has_assertion(value: Any) -> bool:
     return False
 
 
-def one_character(op: Any, value: Any, flags: int) -> Pattern | None:
+def one_character(op: Op, value: Argument, flags: int) -> Pattern | None:
     """The pattern of an item of one character; None for any other item."""
     if op is ops.LITERAL:
         return _literal(value, flags)
@@ -79,7 +89,7 @@ def _literal(code: int, flags: int) -> Pattern:
     return Text(chr(code)) if chars([(code, code)]).ranges else NOTHING
 
 
-def _char_class(items: Iterable[tuple[Any, Any]], flags: int) -> Chars:
+def _char_class(items: Iterable[tuple[Op, Argument]], flags: int) -> Chars:
     ranges: list[tuple[int, int]] = []
     closed: list[tuple[int, int]] = []  # categories contain every case of their characters
     is_negated = False
@@ -129,7 +139,7 @@ def _variants(code: int, is_ascii: bool) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=16)
-def category(kind: Any, is_ascii: bool) -> Chars:
+def category(kind: Op, is_ascii: bool) -> Chars:
     """\\d, \\w, \\s and their complements, exactly as in Python's matcher."""
     negative = {
         ops.CATEGORY_NOT_DIGIT: ops.CATEGORY_DIGIT,
@@ -146,7 +156,7 @@ def category(kind: Any, is_ascii: bool) -> Chars:
     return chars((run.start(), run.end() - 1) for run in re.finditer(f"{escape}+", table))
 
 
-def name_of(op: Any) -> str:
+def name_of(op: Op) -> str:
     return _NAMES.get(str(op), str(op).lower().replace("_", " "))
 
 
@@ -171,7 +181,7 @@ def with_caret(source: str, position: int | None, message: str) -> str:
     return f"{message} (column {at + 1})\n  {shown}\n  {' ' * (at - start)}^"
 
 
-def with_place(source: str, op: Any, why: str) -> str:
+def with_place(source: str, op: Op, why: str) -> str:
     """A message about a part of a regex, with its place if that is found."""
     name = name_of(op)
     match = _PLACES.get(name, re.compile(r"(?!)")).search(source)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from radixlang.errors import UnsupportedConstraintError
 from radixlang.runtime.constraints.grammar.assertion_tree import tree_of
@@ -32,7 +31,10 @@ from radixlang.runtime.constraints.grammar.pattern import (
 from radixlang.runtime.constraints.grammar.plain_regex import plain_pattern
 from radixlang.runtime.constraints.grammar.regex_items import (
     NEWLINE,
+    Argument,
+    Body,
     Item,
+    Op,
     category,
     flatten,
     has_assertion,
@@ -146,7 +148,7 @@ class _Translator:
                 before.append(self.item(op, value, flags))
         return cat(*before)
 
-    def ending(self, branch: Any, flags: int) -> Pattern:
+    def ending(self, branch: Body, flags: int) -> Pattern:
         """The pattern of a branch at the end of a token; a lazy one stops at its first match."""
         was_lazy, self.is_lazy = self.is_lazy, False
         pattern = self.inner(branch, flags)
@@ -154,7 +156,7 @@ class _Translator:
         self.is_lazy = was_lazy
         return pattern
 
-    def spliced(self, branch: Any, flags: int, rest: Sequence[Item]) -> list[Item]:
+    def spliced(self, branch: Body, flags: int, rest: Sequence[Item]) -> list[Item]:
         return [*flatten(branch, flags), *rest]
 
     def resume(self, left: Pattern, items: Sequence[Item], is_cut: bool, is_open: bool) -> Pattern:
@@ -164,7 +166,7 @@ class _Translator:
 
     def under(
         self, condition: Condition, left: Pattern, rest: Sequence[Item], is_cut: bool,
-        is_open: bool, op: Any,
+        is_open: bool, op: Op,
     ) -> Pattern:  # fmt: skip
         """Left and rest with a condition that holds between them."""
         self.num_conditions += 1
@@ -177,14 +179,14 @@ class _Translator:
         right = self.sequence(rest, is_cut=is_cut or left != EMPTY, is_open=is_open)
         return cat(left, self.meets_right(condition, right, is_open, op))
 
-    def meets_left(self, condition: Condition, left: Pattern, is_cut: bool, op: Any) -> Pattern:
+    def meets_left(self, condition: Condition, left: Pattern, is_cut: bool, op: Op) -> Pattern:
         assert condition.left is not None
         is_local = min_width(left) >= (1 if condition.reach is None else condition.reach)
         if is_cut and not is_local:
             raise self.unknown(op, "looks at text before this place that is not known here")
         return both(left, condition.left) if left != EMPTY else _if_empty(condition.left)
 
-    def meets_right(self, condition: Condition, right: Pattern, is_open: bool, op: Any) -> Pattern:
+    def meets_right(self, condition: Condition, right: Pattern, is_open: bool, op: Op) -> Pattern:
         assert condition.right is not None
         is_local = condition.reach is not None and min_width(right) >= condition.reach
         if not is_open or is_local:
@@ -194,7 +196,7 @@ class _Translator:
             return right if right == EMPTY else both(right, condition.right)
         raise self.unknown(op, "looks at text after this token that is not known here")
 
-    def conditions(self, op: Any, value: Any, flags: int) -> list[Condition]:
+    def conditions(self, op: Op, value: Argument, flags: int) -> list[Condition]:
         """The ways to fulfil an assertion."""
         if op is ops.AT:
             return self.anchor(value, flags)
@@ -207,7 +209,7 @@ class _Translator:
         seen = self.sequence([beyond, *inside], is_cut=False, is_open=True)
         return [Condition(left=Not(seen) if op is ops.ASSERT_NOT else seen, reach=reach)]
 
-    def anchor(self, kind: Any, flags: int) -> list[Condition]:
+    def anchor(self, kind: Op, flags: int) -> list[Condition]:
         line = bool(flags & re.MULTILINE)
         if kind in (ops.AT_BEGINNING, ops.AT_BEGINNING_STRING):
             if line and kind is ops.AT_BEGINNING:
@@ -229,7 +231,7 @@ class _Translator:
             pairs = [(ends, starts), (ends_not, starts_not)]
         return [Condition(left, right, 1) for left, right in pairs]
 
-    def item(self, op: Any, value: Any, flags: int) -> Pattern:
+    def item(self, op: Op, value: Argument, flags: int) -> Pattern:
         """One item that is not an assertion."""
         self.num_nodes += 1
         if self.num_nodes > MAX_PATTERN_NODES:
@@ -237,7 +239,8 @@ class _Translator:
                 f"the regex has more than {MAX_PATTERN_NODES} parts; make it shorter"
             )
         if op == "PATTERN":
-            return value  # type: ignore[no-any-return]
+            pattern: Pattern = value
+            return pattern
         character = one_character(op, value, flags)
         if character is not None:
             return character
@@ -247,14 +250,14 @@ class _Translator:
             return self.repetition(op, value, flags)
         raise UnsupportedConstraintError(with_place(self.source, op, "is not a regular construct"))
 
-    def inner(self, body: Any, flags: int) -> Pattern:
+    def inner(self, body: Body, flags: int) -> Pattern:
         """A part under repetition or choice, whose neighbouring text is not known."""
         self.depth += 1
         pattern = self.sequence(flatten(body, flags), is_cut=True, is_open=True)
         self.depth -= 1
         return pattern
 
-    def repetition(self, op: Any, value: Any, flags: int) -> Pattern:
+    def repetition(self, op: Op, value: Argument, flags: int) -> Pattern:
         least, most, body = value
         if has_assertion(body):
             raise self.unknown(op, "repeats a lookaround or an anchor")
@@ -266,11 +269,11 @@ class _Translator:
             )
         return repeat(self.inner(body, flags), least, limit)
 
-    def unknown(self, op: Any, why: str) -> UnknownTextError:
+    def unknown(self, op: Op, why: str) -> UnknownTextError:
         return UnknownTextError(with_place(self.source, op, why))
 
 
-def _max_width(body: Any) -> int | None:
+def _max_width(body: Body) -> int | None:
     widest = int(body.getwidth()[1])
     return widest if widest < 1_000_000 else None
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-from lark.lexer import PatternStr
+from lark.grammar import Rule
+from lark.lexer import PatternStr, TerminalDef
 from lark.parsers.lalr_analysis import LALR_Analyzer
 
 from radixlang.errors import UnsupportedConstraintError
@@ -57,10 +58,10 @@ class LoweredTerminals:
 
     whole: dict[str, Pattern] = field(default_factory=dict)
     losses: dict[str, dict[str, Pattern]] = field(default_factory=dict)
-    beside: dict[tuple[Any, int], set[str]] = field(default_factory=dict)
+    beside: dict[tuple[Rule, int], set[str]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
-    def rivals(self, name: str, place: tuple[Any, int] | None) -> tuple[str, ...]:
+    def rivals(self, name: str, place: tuple[Rule, int] | None) -> tuple[str, ...]:
         """The terminals to which one loses texts at a place; None: at any place."""
         losses = self.losses.get(name, {})
         if place is None:
@@ -96,7 +97,7 @@ def lower_terminals(loaded: LoadedGrammar) -> LoweredTerminals:
     return lowered
 
 
-def _translate(loaded: LoadedGrammar, terminal: Any) -> tuple[Pattern, list[str]]:
+def _translate(loaded: LoadedGrammar, terminal: TerminalDef) -> tuple[Pattern, list[str]]:
     pattern = terminal.pattern
     if isinstance(pattern, PatternStr) and not pattern.flags:
         return Text(pattern.value), []
@@ -108,7 +109,7 @@ def _translate(loaded: LoadedGrammar, terminal: Any) -> tuple[Pattern, list[str]
     return found.pattern, found.dropped
 
 
-def _place(loaded: LoadedGrammar, terminal: Any, reason: str) -> str:
+def _place(loaded: LoadedGrammar, terminal: TerminalDef, reason: str) -> str:
     message = f"terminal {_shown(terminal)}: {reason}"
     raw = getattr(terminal.pattern, "raw", None)
     if raw and raw in loaded.spec.text:
@@ -116,7 +117,7 @@ def _place(loaded: LoadedGrammar, terminal: Any, reason: str) -> str:
     return locate_symbol(loaded.spec.text, terminal.name, message)
 
 
-def _shown(terminal: Any) -> str:
+def _shown(terminal: TerminalDef) -> str:
     raw = getattr(terminal.pattern, "raw", None)
     return raw if raw and terminal.name.startswith("__") else str(terminal.name)
 
@@ -162,12 +163,12 @@ def _accepted_together(
 
 
 def _loss(
-    earlier: Any, later: Any, patterns: dict[str, Pattern], loose: set[str]
+    earlier: TerminalDef, later: TerminalDef, patterns: dict[str, Pattern], loose: set[str]
 ) -> tuple[str, str, Pattern | None]:
     """The terminal that loses, the one that wins, and the lost texts."""
-    keyword, regex = _keyword_and_regex(earlier, later)
-    if keyword is not None and _takes_keyword(regex, keyword.pattern.value):
-        # lark renames such a token to the keyword
+    pair = _keyword_and_regex(earlier, later)
+    if pair is not None and _takes_keyword(pair[1], pair[0].pattern.value):
+        keyword, regex = pair  # lark renames such a token to the keyword
         return regex.name, keyword.name, patterns[keyword.name]
     first, second = patterns[earlier.name], patterns[later.name]
     if not _may_share_start(first, second):
@@ -176,16 +177,18 @@ def _loss(
     return later.name, earlier.name, what
 
 
-def _keyword_and_regex(earlier: Any, later: Any) -> tuple[Any, Any]:
+def _keyword_and_regex(
+    earlier: TerminalDef, later: TerminalDef
+) -> tuple[TerminalDef, TerminalDef] | None:
     if earlier.priority != later.priority:
-        return None, None
+        return None
     earlier_is_text = isinstance(earlier.pattern, PatternStr)
     if earlier_is_text == isinstance(later.pattern, PatternStr):
-        return None, None
+        return None
     return (earlier, later) if earlier_is_text else (later, earlier)
 
 
-def _takes_keyword(regex: Any, keyword: str) -> bool:
+def _takes_keyword(regex: TerminalDef, keyword: str) -> bool:
     match = re.match(regex.pattern.to_regexp(), keyword)
     return match is not None and match.group(0) == keyword
 

@@ -7,13 +7,13 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from radixlang.errors import (
     ConstraintError,
     InvalidConstraintError,
     UnsupportedConstraintError,
 )
+from radixlang.json_types import Schema, Subschema
 from radixlang.runtime.constraints.schema.keywords.table import FORMS, RULES, TESTS
 from radixlang.runtime.constraints.schema.reading import Document, Place
 from radixlang.runtime.constraints.schema.rewriting import RefusedKeywordError, Rewriter
@@ -31,7 +31,7 @@ class LoweredSchema:
         check: raises an error for a finished text that breaks an ignored keyword.
     """
 
-    body: dict[str, Any]
+    body: Schema
     ignored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     check: Callable[[str], None] | None = None
@@ -43,7 +43,7 @@ def lower_schema(
     strict: bool,
     whitespace: int,
     asserts_formats: bool = True,
-    error_of: Callable[[dict[str, Any]], str],
+    error_of: Callable[[Schema], str],
 ) -> LoweredSchema:
     """Lower a schema to the engine.
 
@@ -66,9 +66,10 @@ def lower_schema(
         raise UnsupportedConstraintError("the JSON schema is nested too deeply") from None
 
 
-def _loaded(text: str) -> Any:
+def _loaded(text: str) -> Subschema:
     try:
-        return json.loads(text, parse_float=_finite)
+        schema: Subschema = json.loads(text, parse_float=_finite)
+        return schema
     except ValueError as error:  # such as JSON with a number of thousands of digits
         raise InvalidConstraintError(f"the JSON schema cannot be read: {error}") from None
 
@@ -87,7 +88,7 @@ class _Options:
 
 
 def _lower(
-    document: Document, strict: bool, options: _Options, error_of: Callable[[dict[str, Any]], str]
+    document: Document, strict: bool, options: _Options, error_of: Callable[[Schema], str]
 ) -> LoweredSchema:
     skipped: set[str] = set()
     while True:
@@ -128,8 +129,8 @@ def _check(document: Document, options: _Options) -> Callable[[str], None]:
     return check_text
 
 
-def _body(rewriter: Rewriter, options: _Options) -> dict[str, Any]:
-    guidance: dict[str, Any] = {"whitespace_flexible": False}
+def _body(rewriter: Rewriter, options: _Options) -> Schema:
+    guidance: Schema = {"whitespace_flexible": False}
     if options.whitespace:
         guidance = {"whitespace_pattern": rf"[\x20\x0A\x0D\x09]{{1,{options.whitespace}}}"}
     return {"json_schema": {**rewriter.run(), "x-guidance": guidance}}
@@ -178,7 +179,7 @@ def _headline(message: str) -> str:
 
 
 def _empty(
-    rewriter: Rewriter, message: str, error_of: Callable[[dict[str, Any]], str]
+    rewriter: Rewriter, message: str, error_of: Callable[[Schema], str]
 ) -> InvalidConstraintError:
     """The innermost of the first schemas that allow nothing."""
     for place in reversed(_every(rewriter.document)[:MAX_LOOKED_AT]):

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from urllib.parse import unquote, urldefrag, urljoin
 
 from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
+from radixlang.json_types import Json, Subschema
 
 ALL_TYPES = frozenset(["null", "boolean", "integer", "fraction", "string", "array", "object"])
 MAX_DEPTH = 150
@@ -24,7 +25,7 @@ class Form:
             "lists of names" among them.
     """
 
-    fits: Callable[[Any], bool]
+    fits: Callable[[Json], bool]
     words: str
     holds: tuple[Literal["itself", "items", "names", "lists of names"], ...] = ()
 
@@ -44,7 +45,7 @@ class Place:
         base: the URI that its references are relative to.
     """
 
-    schema: Any
+    schema: Any  # a Subschema whose type is asked for where it matters, or what a pointer meets
     pointer: str
     base: str
 
@@ -72,7 +73,7 @@ class Document:
         UnsupportedConstraintError: it is nested too deeply.
     """
 
-    def __init__(self, root: Any, forms: Mapping[str, Form]) -> None:
+    def __init__(self, root: Subschema, forms: Mapping[str, Form]) -> None:
         self._forms = forms
         self._check_forms(root, "")
         self.root = Place(root, "", _identifier(root))
@@ -117,7 +118,7 @@ class Document:
         for part in self.parts(place):
             self._check(part)
 
-    def _check_forms(self, schema: Any, pointer: str) -> None:
+    def _check_forms(self, schema: Json, pointer: str) -> None:
         if isinstance(schema, bool):
             return
         if not isinstance(schema, dict):
@@ -193,12 +194,12 @@ def _walk(place: Place, pointer: str) -> Place | None:
     return place
 
 
-def _identifier(root: Any) -> str:
+def _identifier(root: Subschema) -> str:
     name = "" if isinstance(root, bool) else root.get("$id", root.get("id", ""))
     return urldefrag(name)[0] if isinstance(name, str) else ""
 
 
-def _is_old(root: Any) -> bool:
+def _is_old(root: Subschema) -> bool:
     """Whether the dialect is draft 7 or older, where $ref overrides all keywords next to it."""
     dialect = "" if isinstance(root, bool) else root.get("$schema", "")
     return any(f"draft-0{n}" in dialect for n in (3, 4, 6, 7))

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
+from radixlang.json_types import Schema, Subschema
 from radixlang.runtime.constraints.schema.reading import ALL_TYPES, Document, Place
 from radixlang.runtime.constraints.schema.types import Knowledge, type_names
 
@@ -30,9 +31,9 @@ class RefusedKeywordError(UnsupportedConstraintError):
 
 
 # adds to the keywords that are written, and returns schemas that must hold as well
-Writing: TypeAlias = "Callable[[Rewriter, Place, dict[str, Any]], list[Any]]"
+Writing: TypeAlias = "Callable[[Rewriter, Place, Schema], list[Subschema]]"
 # schemas whose union has all values of some types that the keyword refuses
-Complement: TypeAlias = "Callable[[Rewriter, Place, frozenset[str]], Iterator[Any]]"
+Complement: TypeAlias = "Callable[[Rewriter, Place, frozenset[str]], Iterator[Subschema]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +79,20 @@ class Rewriter:
         self.document, self.rules, self.skipped = document, rules, skipped
         self.strict, self.asserts_formats = strict, asserts_formats
         self.knowledge = Knowledge(document)
-        self.definitions: dict[str, Any] = {}
+        self.definitions: Schema = {}
         self.num_nodes = self.num_property_pairs = 0
         self._names: dict[str, str] = {}
         self._num_blamed = 0  # keywords being written whose parts must be exact
         self._open: list[str] = []  # places whose complement is being written
 
-    def run(self, place: Place | None = None) -> Any:
+    def run(self, place: Place | None = None) -> Schema:
         """The whole document, or one schema of it, with its definitions."""
         root = self.schema(place or self.document.root)
         if not isinstance(root, dict):
             root = {} if root else {"enum": []}
         return {**root, "$defs": self.definitions} if self.definitions else root
 
-    def schema(self, place: Place) -> Any:
+    def schema(self, place: Place) -> Subschema:
         """One schema, rewritten."""
         schema = place.schema
         if isinstance(schema, bool):
@@ -109,12 +110,12 @@ class Rewriter:
                 while len(names) > num_names:
                     names.popitem()
 
-    def _written(self, place: Place) -> Any:
+    def _written(self, place: Place) -> Subschema:
         self.count(place)
         if self.document.ignores_siblings and "$ref" in place.schema:
             return self.defined(self.document.resolve(place, place.schema["$ref"]))
-        out: dict[str, Any] = {}
-        extra: list[Any] = []
+        out: Schema = {}
+        extra: list[Subschema] = []
         for keyword, write in self.rules.writings.items():
             if self.wants(place, keyword):
                 extra += write(self, place, out)
@@ -177,7 +178,7 @@ class Rewriter:
 
     # definitions
 
-    def defined(self, target: Place) -> dict[str, Any]:
+    def defined(self, target: Place) -> Schema:
         """A reference into $defs, where a schema of the document is written once."""
         key = f"{target.base}#{target.pointer}"
         if key not in self._names:
@@ -192,7 +193,7 @@ class Rewriter:
 
     # complements
 
-    def complement(self, place: Place, types: frozenset[str]) -> list[Any]:
+    def complement(self, place: Place, types: frozenset[str]) -> list[Subschema]:
         """Schemas whose union has every value of the types that the given schema refuses.
 
         Raises:
@@ -226,7 +227,9 @@ class Rewriter:
                 found.append(keyword)
         return found
 
-    def _complement_of(self, place: Place, keyword: str, types: frozenset[str]) -> Iterator[Any]:
+    def _complement_of(
+        self, place: Place, keyword: str, types: frozenset[str]
+    ) -> Iterator[Subschema]:
         rule = self.rules.complements.get(keyword)
         if rule is not None:
             return rule(self, place, types)
@@ -236,7 +239,7 @@ class Rewriter:
             return iter(())
         raise self.refuse(place, keyword, "its complement cannot be enforced")
 
-    def typed(self, place: Place, keyword: str, types: frozenset[str]) -> list[Any]:
+    def typed(self, place: Place, keyword: str, types: frozenset[str]) -> list[Subschema]:
         """A schema of all values of some types; none if there are no types.
 
         Raises:
@@ -254,7 +257,7 @@ def without(place: Place, keyword: str) -> Place:
     return Place(rest, place.pointer, place.base)
 
 
-def all_of(schemas: list[Any]) -> Any:
+def all_of(schemas: list[Subschema]) -> Subschema:
     """A conjunction."""
     kept = [s for s in schemas if s is not True and s != {}]
     if any(s is False for s in kept):
@@ -264,7 +267,7 @@ def all_of(schemas: list[Any]) -> Any:
     return kept[0] if len(kept) == 1 else {"allOf": kept}
 
 
-def any_of(schemas: list[Any]) -> Any:
+def any_of(schemas: list[Subschema]) -> Subschema:
     """A choice; without options, the schema that no value satisfies."""
     if any(s is True or s == {} for s in schemas):
         return {}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 from radixlang.constraints.specs import Capture, Constraint, JsonSchema, Sequence, Tools
 from radixlang.errors import ConstraintError
+from radixlang.json_types import Subschema
 from radixlang.runtime.constraints.grammar.pattern import ANY_CHAR, Pattern, both, repeat
 from radixlang.runtime.constraints.schema.patterns import string_pattern
 
@@ -24,7 +24,7 @@ def string_patterns(spec: Constraint | Capture | str) -> list[Pattern]:
     return list(found)
 
 
-def _schemas(spec: Constraint | Capture | str) -> Iterator[Any]:
+def _schemas(spec: Constraint | Capture | str) -> Iterator[Subschema]:
     match spec:
         case JsonSchema():
             yield json.loads(spec.schema)
@@ -37,8 +37,8 @@ def _schemas(spec: Constraint | Capture | str) -> Iterator[Any]:
             yield from _schemas(spec.constraint)
 
 
-def _patterns(schema: Any) -> Iterator[Pattern]:
-    todo = [schema]
+def _patterns(schema: Subschema) -> Iterator[Pattern]:
+    todo: list[object] = [schema]
     while todo:
         part = todo.pop()
         if isinstance(part, list):
@@ -52,7 +52,7 @@ def _patterns(schema: Any) -> Iterator[Pattern]:
                 yield from _pattern(name, 0, None)
 
 
-def _pattern(text: Any, least: Any, most: Any) -> Iterator[Pattern]:
+def _pattern(text: object, least: object, most: object) -> Iterator[Pattern]:
     if not isinstance(text, str):
         return
     try:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 from radixlang.errors import ConstraintError
+from radixlang.json_types import Json, Schema
 from radixlang.runtime.constraints.schema.reading import ALL_TYPES, Document, Place
 
 TYPE_SETS = {
     "null": {"null"}, "boolean": {"boolean"}, "integer": {"integer"}, "string": {"string"},
     "number": {"integer", "fraction"}, "array": {"array"}, "object": {"object"},
 }  # fmt: skip
+Pick: TypeAlias = Callable[[Iterable[tuple[float, bool]]], tuple[float, bool]]  # min or max
 MAX_LOOK = 12  # most references and branches followed for one fact
 
 
@@ -35,7 +37,7 @@ def type_names(types: Iterable[str]) -> list[str] | None:
     return sorted(names)
 
 
-def type_of(value: Any) -> str:
+def type_of(value: Json) -> str:
     """The type of a JSON value."""
     if value is None:
         return "null"
@@ -46,7 +48,7 @@ def type_of(value: Any) -> str:
     return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
 
 
-def equal(a: Any, b: Any) -> bool:
+def equal(a: Json, b: Json) -> bool:
     """Equality of JSON values: true is not 1, but 1.0 is."""
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
@@ -83,7 +85,7 @@ class Knowledge:
                 found &= frozenset().union(*(self.types(o, look - 1) for o in options))
         return found
 
-    def values(self, place: Place, look: int = MAX_LOOK) -> list[Any] | None:
+    def values(self, place: Place, look: int = MAX_LOOK) -> list[Json] | None:
         """A superset of a schema's values if they are few enough to list."""
         place = self.meant(place)
         if look == 0 or isinstance(place.schema, bool):
@@ -158,21 +160,21 @@ class Knowledge:
         )
 
 
-def finite_values(schema: dict[str, Any]) -> list[Any] | None:
+def finite_values(schema: Schema) -> list[Json] | None:
     """The values of `const` or `enum`; None without them."""
     if "const" in schema:
         return [schema["const"]]
     return schema.get("enum")
 
 
-def _forbids(schema: dict[str, Any], name: str) -> bool:
+def _forbids(schema: Schema, name: str) -> bool:
     properties = schema.get("properties", {})
     if name in properties:
         return properties[name] is False
     return schema.get("additionalProperties") is False and not schema.get("patternProperties")
 
 
-def _ranges_disjoint(a: Any, b: Any) -> bool:
+def _ranges_disjoint(a: Schema, b: Schema) -> bool:
     for first, second in ((a, b), (b, a)):
         high, strict_high = _bound(first, "maximum", "exclusiveMaximum", min)
         low, strict_low = _bound(second, "minimum", "exclusiveMinimum", max)
@@ -183,7 +185,7 @@ def _ranges_disjoint(a: Any, b: Any) -> bool:
     return False
 
 
-def _bound(schema: Any, plain: str, exclusive: str, pick: Any) -> tuple[Any, bool]:
+def _bound(schema: Schema, plain: str, exclusive: str, pick: Pick) -> tuple[float | None, bool]:
     found = [
         (schema[k], k == exclusive) for k in (plain, exclusive)
         if not isinstance(schema.get(k, False), bool)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from radixlang.errors import ConstraintError
+from radixlang.json_types import Json
 from radixlang.runtime.constraints.schema.reading import Document, Place
 from radixlang.runtime.constraints.schema.types import type_of
 
@@ -28,6 +29,7 @@ class Evaluated:
         self.items |= other.items
 
 
+# a test gets values of the types that its keyword refuses, so it says which: list, str, …
 Test: TypeAlias = "Callable[[Validator, Place, Any, Evaluated], bool]"
 
 
@@ -58,11 +60,11 @@ class Validator:
     ) -> None:
         self.document, self.tests, self.asserts_formats = document, tests, asserts_formats
 
-    def first_error(self, value: Any) -> str | None:
+    def first_error(self, value: Json) -> str | None:
         """The pointer of the first keyword that a value breaks, None for a valid one."""
         return self.check(self.document.root, value, Evaluated())
 
-    def is_valid(self, place: Place, value: Any, seen: Evaluated | None = None) -> bool:
+    def is_valid(self, place: Place, value: Json, seen: Evaluated | None = None) -> bool:
         """Whether a value is valid; what was evaluated is added to `seen` only if it is."""
         inner = Evaluated()
         if self.check(place, value, inner) is not None:
@@ -71,7 +73,7 @@ class Validator:
             seen.add(inner)
         return True
 
-    def check(self, place: Place, value: Any, seen: Evaluated) -> str | None:
+    def check(self, place: Place, value: Json, seen: Evaluated) -> str | None:
         """The pointer of the first keyword that a value breaks."""
         schema = place.schema
         if isinstance(schema, bool):
@@ -87,10 +89,10 @@ class Validator:
         return None
 
 
-def checker(validator: Validator) -> Callable[[Any], None]:
+def checker(validator: Validator) -> Callable[[Json], None]:
     """A function that raises a ConstraintError for a value that the whole schema refuses."""
 
-    def check(value: Any) -> None:
+    def check(value: Json) -> None:
         try:
             broken = validator.first_error(value)
         except ConstraintError:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations
-from typing import Any
 
+from radixlang.json_types import Json, Schema, Subschema
 from radixlang.runtime.constraints.schema.keywords.entry import SCHEMA, SCHEMAS, Keyword
 from radixlang.runtime.constraints.schema.reading import ALL_TYPES, Place
 from radixlang.runtime.constraints.schema.rewriting import Rewriter, all_of, any_of, without
@@ -16,49 +16,49 @@ def _options(place: Place, keyword: str) -> list[Place]:
     return [place.at(keyword, index) for index in range(len(place.schema[keyword]))]
 
 
-def _write_all_of(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+def _write_all_of(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
     return [rewriter.schema(option) for option in _options(place, "allOf")]
 
 
-def _not_all(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Any]:
+def _not_all(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Subschema]:
     for option in _options(place, "allOf"):
         yield from rewriter.complement(option, types)
 
 
-def _test_all_of(validator: Validator, place: Place, value: Any, seen: Evaluated) -> bool:
+def _test_all_of(validator: Validator, place: Place, value: Json, seen: Evaluated) -> bool:
     return all(validator.is_valid(option, value, seen) for option in _options(place, "allOf"))
 
 
-def _write_any_of(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+def _write_any_of(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
     return [{"anyOf": [rewriter.schema(option) for option in _options(place, "anyOf")]}]
 
 
 def _none(
     rewriter: Rewriter, place: Place, keyword: str, types: frozenset[str]
-) -> Iterator[Any]:  # fmt: skip
+) -> Iterator[Subschema]:  # fmt: skip
     complements = [rewriter.complement(option, types) for option in _options(place, keyword)]
     if all(complements):
         yield all_of([any_of(complement) for complement in complements])
 
 
-def _none_of_any(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Any]:
+def _none_of_any(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Subschema]:
     yield from _none(rewriter, place, "anyOf", types)
 
 
 def _num_valid(
-    validator: Validator, place: Place, keyword: str, value: Any, seen: Evaluated
+    validator: Validator, place: Place, keyword: str, value: Json, seen: Evaluated
 ) -> int:  # fmt: skip
     return sum([validator.is_valid(option, value, seen) for option in _options(place, keyword)])
 
 
-def _test_any_of(validator: Validator, place: Place, value: Any, seen: Evaluated) -> bool:
+def _test_any_of(validator: Validator, place: Place, value: Json, seen: Evaluated) -> bool:
     return _num_valid(validator, place, "anyOf", value, seen) > 0
 
 
 # oneOf
 
 
-def _write_one_of(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+def _write_one_of(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
     """Each option without the others that may overlap with it."""
     places = _options(place, "oneOf")
     options = [rewriter.schema(option) for option in places]
@@ -71,14 +71,14 @@ def _write_one_of(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list
     return [any_of([option for option in options if option is not False])]
 
 
-def _write_any_one(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+def _write_any_one(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
     options = [rewriter.schema(option) for option in _options(place, "oneOf")]
     return [any_of([option for option in options if option is not False])]
 
 
 def _others(
     rewriter: Rewriter, around: Place, places: list[Place], index: int
-) -> list[Any]:  # fmt: skip
+) -> list[Subschema]:  # fmt: skip
     """The complements of all options that may overlap with one."""
     mine, known = places[index], rewriter.knowledge
     types = known.types(mine) & known.types(around)
@@ -86,33 +86,33 @@ def _others(
     return [any_of(rewriter.complement(rival, types)) for rival in rivals]
 
 
-def _not_one(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Any]:
+def _not_one(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Subschema]:
     yield from _none(rewriter, place, "oneOf", types)
     for a, b in combinations(_options(place, "oneOf"), 2):
         if not rewriter.knowledge.disjoint(a, b):
             yield all_of([rewriter.schema(a), rewriter.schema(b)])
 
 
-def _test_one_of(validator: Validator, place: Place, value: Any, seen: Evaluated) -> bool:
+def _test_one_of(validator: Validator, place: Place, value: Json, seen: Evaluated) -> bool:
     return _num_valid(validator, place, "oneOf", value, seen) == 1
 
 
 # not, if
 
 
-def _write_not(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+def _write_not(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
     types = rewriter.knowledge.types(without(place, "not"))
     with rewriter.blaming(place, "not"):
         return [any_of(rewriter.complement(place.at("not"), types))]
 
 
-def _not_not(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Any]:
+def _not_not(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Subschema]:
     inner = rewriter.schema(place.at("not"))
     if inner is not False:
         yield inner
 
 
-def _write_if(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+def _write_if(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
     """if A then B else C is (A and B) or (not A and C)."""
     if not {"then", "else"} & place.schema.keys():
         return []
@@ -127,7 +127,7 @@ def _write_if(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any
     return [any_of([way for way in both if way is not False])]
 
 
-def _not_if(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Any]:
+def _not_if(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Subschema]:
     test = place.at("if")
     if "then" in place.schema:
         wrong = rewriter.complement(place.at("then"), types)
@@ -140,7 +140,7 @@ def _not_if(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator
             yield all_of([any_of(fails), any_of(wrong)])
 
 
-def _test_if(validator: Validator, place: Place, value: Any, seen: Evaluated) -> bool:
+def _test_if(validator: Validator, place: Place, value: Json, seen: Evaluated) -> bool:
     branch = "then" if validator.is_valid(place.at("if"), value, seen) else "else"
     return branch not in place.schema or validator.is_valid(place.at(branch), value, seen)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sized
 
+from radixlang.json_types import Schema, Subschema
 from radixlang.runtime.constraints.schema.keywords.entry import COUNT, Keyword
 from radixlang.runtime.constraints.schema.reading import Place
 from radixlang.runtime.constraints.schema.rewriting import Rewriter
@@ -20,25 +20,25 @@ def count_keywords(what: str, kind: str) -> dict[str, Keyword]:
     """
     least, most = f"min{what}", f"max{what}"
 
-    def write_least(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+    def write_least(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
         out[least] = int(place.schema[least])
         return []
 
-    def write_most(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+    def write_most(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
         out[most] = int(place.schema[most])
         return []
 
-    def fewer(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Any]:
+    def fewer(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Subschema]:
         if place.schema[least] > 0:
             yield {"type": kind, most: int(place.schema[least]) - 1}
 
-    def more(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Any]:
+    def more(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Subschema]:
         yield {"type": kind, least: int(place.schema[most]) + 1}
 
-    def has_least(validator: Validator, place: Place, value: Any, seen: Evaluated) -> bool:
+    def has_least(validator: Validator, place: Place, value: Sized, seen: Evaluated) -> bool:
         return len(value) >= int(place.schema[least])
 
-    def has_most(validator: Validator, place: Place, value: Any, seen: Evaluated) -> bool:
+    def has_most(validator: Validator, place: Place, value: Sized, seen: Evaluated) -> bool:
         return len(value) <= int(place.schema[most])
 
     kinds = frozenset([kind])

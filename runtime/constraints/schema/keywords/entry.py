@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeGuard
 
+from radixlang.json_types import Json
 from radixlang.runtime.constraints.schema.reading import Form
 from radixlang.runtime.constraints.schema.rewriting import Complement, Writing
 from radixlang.runtime.constraints.schema.types import TYPE_SETS
@@ -39,44 +40,45 @@ NUMBERS = frozenset(["integer", "fraction"])
 STRINGS, ARRAYS, OBJECTS = frozenset(["string"]), frozenset(["array"]), frozenset(["object"])
 
 
-def _is_number(value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and abs(value) <= sys.float_info.max  # false for NaN as well
+def _is_number(value: Json) -> TypeGuard[float]:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max  # false for NaN as well
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: Json) -> bool:
     return _is_number(value) and value >= 0 and value == int(value)
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: Json) -> bool:
     return isinstance(value, str)
 
 
-def _is_names(value: Any) -> bool:
+def _is_names(value: Json) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
 
 
-def _is_schema(value: Any) -> bool:
+def _is_schema(value: Json) -> bool:
     return isinstance(value, dict | bool)
 
 
-def _is_type(value: Any) -> bool:
+def _is_type(value: Json) -> bool:
     return all(
         _is_text(v) and v in TYPE_SETS for v in (value if isinstance(value, list) else [value])
     )
 
 
-def _is_map_of_names(value: Any) -> bool:
+def _is_map_of_names(value: Json) -> bool:
     return isinstance(value, dict) and all(map(_is_names, value.values()))
 
 
-def _is_dependencies(value: Any) -> bool:
+def _is_dependencies(value: Json) -> bool:
     return isinstance(value, dict) and all(
         _is_names(v) for v in value.values() if isinstance(v, list)
     )
 
 
-def _is_bound(value: Any) -> bool:  # draft 4 has a flag there
+def _is_bound(value: Json) -> bool:  # draft 4 has a flag there
     return isinstance(value, bool) or _is_number(value)
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import llguidance
 
 from radixlang.constraints import text_patterns
 from radixlang.errors import ConstraintError, UnsupportedConstraintError
+from radixlang.json_types import Json, Schema
 from radixlang.runtime.constraints.grammar.ecma_regex import read_ecma
 from radixlang.runtime.constraints.schema.patterns import engine_regex
 from radixlang.runtime.constraints.schema.search import byte_vocabulary, occurs
@@ -99,7 +99,7 @@ FORMATS: dict[str, Format] = {
 }  # fmt: skip
 
 
-def negated_format(name: str) -> dict[str, Any] | None:
+def negated_format(name: str) -> Schema | None:
     """Strings that are not of a format; None if there are none, or if a format of numbers does not
     restrict strings.
 
@@ -114,7 +114,7 @@ def negated_format(name: str) -> dict[str, Any] | None:
     return {"type": "string", "pattern": engine_regex(found.pattern, complement=True)}
 
 
-def conforms(name: str, value: Any) -> bool:
+def conforms(name: str, value: Json) -> bool:
     """Whether a value is of a format; true for a format that is not known."""
     found = FORMATS.get(name, Format())
     if isinstance(value, str):

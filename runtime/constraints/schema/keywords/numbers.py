@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
 
+from radixlang.json_types import Schema, Subschema
 from radixlang.runtime.constraints.schema.keywords.entry import (
     BOUND,
     DIVISOR,
@@ -36,7 +36,7 @@ def _meaning(place: Place, keyword: str) -> str | None:
 
 
 def _write_bound(keyword: str) -> Writing:
-    def write(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+    def write(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
         meaning = _meaning(place, keyword)
         if meaning is not None:
             out[meaning] = place.schema[keyword]
@@ -46,7 +46,7 @@ def _write_bound(keyword: str) -> Writing:
 
 
 def _beyond(keyword: str) -> Complement:
-    def complement(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Any]:
+    def complement(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Subschema]:
         meaning = _meaning(place, keyword)
         if meaning is not None:
             kind = "number" if "fraction" in types else "integer"
@@ -55,7 +55,7 @@ def _beyond(keyword: str) -> Complement:
     return complement
 
 
-_HOLDS: dict[str, Callable[[Any, Any], bool]] = {
+_HOLDS: dict[str, Callable[[float, float], bool]] = {
     "minimum": lambda value, bound: value >= bound,
     "maximum": lambda value, bound: value <= bound,
     "exclusiveMinimum": lambda value, bound: value > bound,
@@ -64,14 +64,14 @@ _HOLDS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _is_within(keyword: str) -> Test:
-    def test(validator: Validator, place: Place, value: Any, seen: Evaluated) -> bool:
+    def test(validator: Validator, place: Place, value: float, seen: Evaluated) -> bool:
         meaning = _meaning(place, keyword)
         return meaning is None or _HOLDS[meaning](value, place.schema[keyword])
 
     return test
 
 
-def _write_divisor(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+def _write_divisor(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
     """Bound the states that the engine makes, one for each remainder (fractions are scaled)."""
     out["multipleOf"] = place.schema["multipleOf"]
     digits = Decimal(str(out["multipleOf"])).normalize().as_tuple().digits
@@ -80,7 +80,7 @@ def _write_divisor(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> lis
     return []
 
 
-def _is_multiple(validator: Validator, place: Place, value: Any, seen: Evaluated) -> bool:
+def _is_multiple(validator: Validator, place: Place, value: float, seen: Evaluated) -> bool:
     quotient = Fraction(str(value)) / Fraction(str(place.schema["multipleOf"]))
     return quotient.denominator == 1  # as they are written
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from radixlang.errors import UnsupportedConstraintError
+from radixlang.json_types import JsonObject, Schema, Subschema
 from radixlang.runtime.constraints.schema.keywords.counts import count_keywords
 from radixlang.runtime.constraints.schema.keywords.entry import (
     DEPENDENCIES,
@@ -19,7 +19,7 @@ from radixlang.runtime.constraints.schema.keywords.entry import (
 from radixlang.runtime.constraints.schema.keywords.formats import FORMATS
 from radixlang.runtime.constraints.schema.keywords.unevaluated import write_unevaluated
 from radixlang.runtime.constraints.schema.patterns import engine_regex
-from radixlang.runtime.constraints.schema.reading import ALL_TYPES, Place
+from radixlang.runtime.constraints.schema.reading import ALL_TYPES, Form, Place
 from radixlang.runtime.constraints.schema.rewriting import (
     Complement,
     Rewriter,
@@ -33,17 +33,17 @@ from radixlang.runtime.constraints.schema.validation import Evaluated, Test, Val
 MAX_PROPERTY_PAIRS = 6_000_000  # the engine takes 0.1 us for each, and cannot be stopped
 
 
-def _write_required(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+def _write_required(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
     out["required"] = place.schema["required"]
     return []
 
 
-def _without_one(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Any]:
+def _without_one(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Subschema]:
     for name in place.schema["required"]:
         yield {"type": "object", "properties": {name: False}}
 
 
-def _write_properties(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+def _write_properties(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
     names = place.schema["properties"]
     out["properties"] = {name: rewriter.schema(place.at("properties", name)) for name in names}
     rewriter.num_property_pairs += len(names) ** 2
@@ -55,21 +55,23 @@ def _write_properties(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> 
     return []
 
 
-def _other_property(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Any]:
+def _other_property(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Subschema]:
     for name in place.schema["properties"]:
         wrong = rewriter.complement(place.at("properties", name), ALL_TYPES)
         if wrong:
             yield {"type": "object", "properties": {name: any_of(wrong)}, "required": [name]}
 
 
-def _test_properties(validator: Validator, place: Place, value: Any, seen: Evaluated) -> bool:
+def _test_properties(
+    validator: Validator, place: Place, value: JsonObject, seen: Evaluated
+) -> bool:
     names = [name for name in place.schema["properties"] if name in value]
     seen.names.update(names)
     return all(validator.is_valid(place.at("properties", n), value[n]) for n in names)
 
 
-def _write_patterns(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
-    found: dict[str, Any] = {}
+def _write_patterns(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
+    found: Schema = {}
     for source in place.schema["patternProperties"]:
         with rewriter.naming(place, "patternProperties"):
             regex = engine_regex(source)
@@ -79,7 +81,7 @@ def _write_patterns(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> li
     return []
 
 
-def _test_patterns(validator: Validator, place: Place, value: Any, seen: Evaluated) -> bool:
+def _test_patterns(validator: Validator, place: Place, value: JsonObject, seen: Evaluated) -> bool:
     for source in place.schema["patternProperties"]:
         names = [name for name in value if occurs(source, name)]
         seen.names.update(names)
@@ -89,12 +91,14 @@ def _test_patterns(validator: Validator, place: Place, value: Any, seen: Evaluat
     return True
 
 
-def _write_additional(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+def _write_additional(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
     out["additionalProperties"] = rewriter.schema(place.at("additionalProperties"))
     return []
 
 
-def _test_additional(validator: Validator, place: Place, value: Any, seen: Evaluated) -> bool:
+def _test_additional(
+    validator: Validator, place: Place, value: JsonObject, seen: Evaluated
+) -> bool:
     patterns = place.schema.get("patternProperties", {})
     named = place.schema.get("properties", {})
     rest = [n for n in value if n not in named and not any(occurs(p, n) for p in patterns)]
@@ -105,7 +109,7 @@ def _test_additional(validator: Validator, place: Place, value: Any, seen: Evalu
 # propertyNames
 
 
-def _write_names(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+def _write_names(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
     """propertyNames with a list of names, a pattern or a length."""
     names = place.at("propertyNames")
     if names.schema in (True, {}):
@@ -119,7 +123,7 @@ def _write_names(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[
     return [_fitting(rewriter, place, names)]
 
 
-def _fitting(rewriter: Rewriter, place: Place, names: Place) -> dict[str, Any]:
+def _fitting(rewriter: Rewriter, place: Place, names: Place) -> Schema:
     said = names.schema.keys() - {"type", "description", "title", "$comment"}
     if not said or said - {"pattern", "format", "minLength", "maxLength"}:
         raise rewriter.refuse(place, "propertyNames", "only a list, a pattern or a length of names")
@@ -134,7 +138,7 @@ def _fitting(rewriter: Rewriter, place: Place, names: Place) -> dict[str, Any]:
     return {"patternProperties": {regex: body}, "additionalProperties": False}
 
 
-def _names_pattern(schema: dict[str, Any], asserts_formats: bool) -> str:
+def _names_pattern(schema: Schema, asserts_formats: bool) -> str:
     """One pattern for all restrictions of a name."""
     parts = [schema["pattern"]] if "pattern" in schema else []
     if "format" in schema and asserts_formats:
@@ -150,7 +154,7 @@ def _names_pattern(schema: dict[str, Any], asserts_formats: bool) -> str:
     return "^" + "".join(f"(?=[^]*(?:{part}))" for part in parts)
 
 
-def _test_names(validator: Validator, place: Place, value: Any, seen: Evaluated) -> bool:
+def _test_names(validator: Validator, place: Place, value: JsonObject, seen: Evaluated) -> bool:
     return all(validator.is_valid(place.at("propertyNames"), name) for name in value)
 
 
@@ -158,24 +162,24 @@ def _test_names(validator: Validator, place: Place, value: Any, seen: Evaluated)
 
 
 def _write_dependent(keyword: str) -> Writing:
-    def write(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
-        found: list[Any] = []
+    def write(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
+        found: list[Subschema] = []
         for name, value in place.schema[keyword].items():
-            needs: Any = {}
+            needs: Subschema = {}
             if isinstance(value, list) and value:
                 needs = {"required": [v for v in dict.fromkeys(value) if v != name] + [name]}
             elif not isinstance(value, list):
                 body = rewriter.schema(place.at(keyword, name))
                 needs = all_of([{"required": [name]}, body]) if body != {} else {}
             if needs != {} and value is not True:
-                missing = {"properties": {name: False}}
+                missing: Subschema = {"properties": {name: False}}
                 found.append(any_of([way for way in (missing, needs) if way is not False]))
         return found
 
     return write
 
 
-def _without_needed(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Any]:
+def _without_needed(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Subschema]:
     for name, needs in place.schema["dependentRequired"].items():
         for other in needs:
             if other != name:
@@ -183,7 +187,7 @@ def _without_needed(rewriter: Rewriter, place: Place, types: frozenset[str]) -> 
 
 
 def _test_dependent(keyword: str) -> Test:
-    def test(validator: Validator, place: Place, value: Any, seen: Evaluated) -> bool:
+    def test(validator: Validator, place: Place, value: JsonObject, seen: Evaluated) -> bool:
         for name, needs in place.schema[keyword].items():
             if name not in value:
                 continue
@@ -197,7 +201,7 @@ def _test_dependent(keyword: str) -> Test:
     return test
 
 
-def _dependent(keyword: str, form: Any, complement: Complement | None = None) -> Keyword:
+def _dependent(keyword: str, form: Form, complement: Complement | None = None) -> Keyword:
     return Keyword(
         form, OBJECTS, _write_dependent(keyword), None, complement, _test_dependent(keyword)
     )
@@ -206,11 +210,13 @@ def _dependent(keyword: str, form: Any, complement: Complement | None = None) ->
 # unevaluatedProperties
 
 
-def _write_unevaluated(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+def _write_unevaluated(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
     return write_unevaluated(rewriter, place, "unevaluatedProperties")
 
 
-def _test_unevaluated(validator: Validator, place: Place, value: Any, seen: Evaluated) -> bool:
+def _test_unevaluated(
+    validator: Validator, place: Place, value: JsonObject, seen: Evaluated
+) -> bool:
     rest = [name for name in value if name not in seen.names]
     seen.names.update(rest)
     return all(validator.is_valid(place.at("unevaluatedProperties"), value[n]) for n in rest)

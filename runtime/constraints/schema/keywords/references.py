@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from radixlang.json_types import Json, Schema, Subschema
 from radixlang.runtime.constraints.schema.keywords.entry import (
     SCHEMA,
     SCHEMAS_BY_NAME,
@@ -16,17 +16,19 @@ from radixlang.runtime.constraints.schema.rewriting import Rewriter, Writing
 from radixlang.runtime.constraints.schema.validation import Evaluated, Test, Validator
 
 
-def _write_reference(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+def _write_reference(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
     return [rewriter.defined(rewriter.document.resolve(place, place.schema["$ref"]))]
 
 
-def _other_reference(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Any]:
+def _other_reference(
+    rewriter: Rewriter, place: Place, types: frozenset[str]
+) -> Iterator[Subschema]:
     target = rewriter.document.resolve(place, place.schema["$ref"])
     yield from rewriter.complement(target, types)
 
 
 def _write_dynamic(keyword: str) -> Writing:
-    def write(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+    def write(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
         """A dynamic reference with only one possible target, as an ordinary one."""
         document, reference = rewriter.document, place.schema[keyword]
         anchors = [a for (_, a) in document.anchors if a == reference.lstrip("#")]
@@ -38,7 +40,7 @@ def _write_dynamic(keyword: str) -> Writing:
 
 
 def _test_reference(keyword: str) -> Test:
-    def test(validator: Validator, place: Place, value: Any, seen: Evaluated) -> bool:
+    def test(validator: Validator, place: Place, value: Json, seen: Evaluated) -> bool:
         target = validator.document.resolve(place, place.schema[keyword], keyword)
         return validator.is_valid(target, value, seen)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import permutations
 from math import perm
-from typing import Any
 
+from radixlang.json_types import Json, Schema, Subschema
 from radixlang.runtime.constraints.schema.reading import Place
 from radixlang.runtime.constraints.schema.rewriting import Rewriter, any_of
 from radixlang.runtime.constraints.schema.types import (
@@ -18,7 +18,7 @@ from radixlang.runtime.constraints.schema.types import (
 MAX_SEQUENCES = 400
 
 
-def unique_sequences(rewriter: Rewriter, place: Place) -> list[Any]:
+def unique_sequences(rewriter: Rewriter, place: Place) -> list[Subschema]:
     """Schemas that allow only arrays without equal items.
 
     Each is a longest sequence, which also covers its beginnings: an array may end before all items
@@ -56,16 +56,17 @@ def says_items(rewriter: Rewriter, place: Place) -> bool:
     return _listed(rewriter, place)[1]
 
 
-def _prefix(schema: dict[str, Any]) -> Any:
-    old = schema["items"] if isinstance(schema.get("items"), list) else ()
-    return schema.get("prefixItems", old)
+def _prefix(schema: Schema) -> list[Subschema]:
+    old: list[Subschema] = schema["items"] if isinstance(schema.get("items"), list) else []
+    prefix: list[Subschema] = schema.get("prefixItems", old)
+    return prefix
 
 
-def _sequence(values: tuple[Any, ...]) -> dict[str, Any]:
+def _sequence(values: tuple[Json, ...]) -> Schema:
     return {"type": "array", "prefixItems": [{"const": v} for v in values], "items": False}
 
 
-def _listed(rewriter: Rewriter, place: Place) -> tuple[list[Any] | None, bool]:
+def _listed(rewriter: Rewriter, place: Place) -> tuple[list[Json] | None, bool]:
     """The values that items may have, each once, and whether nothing else restricts items."""
     if not isinstance(place.schema.get("items"), dict):
         return None, False
@@ -89,7 +90,7 @@ def _only_lists(rewriter: Rewriter, place: Place, look: int = MAX_LOOK) -> bool:
     return target is None or _only_lists(rewriter, target, look - 1)
 
 
-def _is_listed(rewriter: Rewriter, place: Place, value: Any) -> bool:
+def _is_listed(rewriter: Rewriter, place: Place, value: Json) -> bool:
     """Whether a schema of which `_only_lists` is true allows a value."""
     place = rewriter.knowledge.meant(place)
     schema = place.schema
@@ -103,7 +104,7 @@ def _is_listed(rewriter: Rewriter, place: Place, value: Any) -> bool:
     return target is None or _is_listed(rewriter, target, value)
 
 
-def not_arrays(rewriter: Rewriter, place: Place) -> list[Any]:
+def not_arrays(rewriter: Rewriter, place: Place) -> list[Subschema]:
     """The values other than arrays that a schema allows, as far as they are known."""
     others = sorted(rewriter.knowledge.types(place) - {"array", "fraction", "integer"})
     numbers = rewriter.knowledge.types(place) & {"fraction", "integer"}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from radixlang.json_types import Schema, Subschema
 from radixlang.runtime.constraints.schema.keywords.counts import count_keywords
 from radixlang.runtime.constraints.schema.keywords.entry import STRINGS, TEXT, Keyword
 from radixlang.runtime.constraints.schema.keywords.formats import (
@@ -19,7 +19,7 @@ from radixlang.runtime.constraints.schema.search import occurs
 from radixlang.runtime.constraints.schema.validation import Evaluated, Validator
 
 
-def _hold(regexes: tuple[str, ...], out: dict[str, Any]) -> list[Any]:
+def _hold(regexes: tuple[str, ...], out: Schema) -> list[Subschema]:
     """Regexes that must all match; the first goes into the schema with the type, if it is free."""
     others = list(regexes)
     if "pattern" not in out:
@@ -27,12 +27,12 @@ def _hold(regexes: tuple[str, ...], out: dict[str, Any]) -> list[Any]:
     return [{"pattern": regex} for regex in others]
 
 
-def _write_pattern(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+def _write_pattern(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
     with rewriter.naming(place, "pattern"):
         return _hold(engine_regexes(place.schema["pattern"]), out)
 
 
-def _other_texts(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Any]:
+def _other_texts(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Subschema]:
     if "\\p" in place.schema["pattern"].lower():  # a newer Unicode may have more characters
         raise rewriter.refuse(place, "pattern", "the complement of a property of Unicode")
     with rewriter.naming(place, "pattern"):
@@ -40,11 +40,11 @@ def _other_texts(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Ite
     yield {"type": "string", "pattern": regex}
 
 
-def _occurs(validator: Validator, place: Place, value: Any, seen: Evaluated) -> bool:
+def _occurs(validator: Validator, place: Place, value: str, seen: Evaluated) -> bool:
     return occurs(place.schema["pattern"], value)
 
 
-def _write_format(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+def _write_format(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
     if not rewriter.asserts_formats:
         return []
     name, types = place.schema["format"], rewriter.knowledge.types(place)
@@ -65,13 +65,13 @@ def _write_format(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list
         return _hold(engine_regexes(found.pattern), out)
 
 
-def _narrowed(bounds: dict[str, int], out: dict[str, Any]) -> dict[str, Any]:
+def _narrowed(bounds: dict[str, int], out: Schema) -> Schema:
     """Bounds of a format, for sides on which the schema itself has none."""
     taken = {"minimum": {"minimum", "exclusiveMinimum"}, "maximum": {"maximum", "exclusiveMaximum"}}
     return {side: value for side, value in bounds.items() if not taken[side] & out.keys()}
 
 
-def _not_of_format(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Any]:
+def _not_of_format(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Subschema]:
     if not rewriter.asserts_formats:
         return
     with rewriter.naming(place, "format"):
@@ -80,7 +80,7 @@ def _not_of_format(rewriter: Rewriter, place: Place, types: frozenset[str]) -> I
         yield found
 
 
-def _conforms(validator: Validator, place: Place, value: Any, seen: Evaluated) -> bool:
+def _conforms(validator: Validator, place: Place, value: str, seen: Evaluated) -> bool:
     return not validator.asserts_formats or conforms(place.schema["format"], value)
 
 

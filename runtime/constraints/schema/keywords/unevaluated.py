@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations, product
-from typing import Any
 
+from radixlang.json_types import Schema, Subschema
 from radixlang.runtime.constraints.schema.patterns import engine_regex
 from radixlang.runtime.constraints.schema.reading import ALL_TYPES, Place
 from radixlang.runtime.constraints.schema.rewriting import Rewriter, all_of, any_of
@@ -20,7 +20,7 @@ MAX_CASES = 64
 MAX_DEPTH = 12
 
 
-def write_unevaluated(rewriter: Rewriter, place: Place, keyword: str) -> list[Any]:
+def write_unevaluated(rewriter: Rewriter, place: Place, keyword: str) -> list[Subschema]:
     """A choice of the cases, in each of which the keyword is an ordinary one.
 
     Raises:
@@ -37,7 +37,7 @@ def write_unevaluated(rewriter: Rewriter, place: Place, keyword: str) -> list[An
 class Case:
     """One case: the schemas that hold in it, and the parts that it evaluates."""
 
-    holds: list[Any] = field(default_factory=list)
+    holds: list[Subschema] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     patterns: set[str] = field(default_factory=set)
     num_items: int = 0
@@ -57,19 +57,19 @@ class Cases:
         self.rewriter, self.place, self.keyword = rewriter, place, keyword
         self.is_items = keyword == "unevaluatedItems"
 
-    def schemas(self) -> list[Any]:
+    def schemas(self) -> list[Subschema]:
         """One schema for each case."""
         cases = list(self.cases(self.place, 0))
         if len(cases) > MAX_CASES:
             raise self.rewriter.refuse(self.place, self.keyword, f"{len(cases)} cases of branches")
         return [self._schema(case) for case in cases]
 
-    def _schema(self, case: Case) -> Any:
+    def _schema(self, case: Case) -> Subschema:
         if case.is_all:
             return all_of(case.holds)
         rest = self.rewriter.schema(self.place.at(self.keyword))
         if self.is_items:
-            own: dict[str, Any] = {"items": rest}
+            own: Schema = {"items": rest}
             if case.num_items:
                 own["prefixItems"] = [True] * case.num_items
         else:
@@ -168,7 +168,7 @@ class Cases:
             found.extend(unmet + case for case in self._together(other, depth))
         return found
 
-    def _dependent(self, place: Place, name: str, body: Any, depth: int) -> list[Case]:
+    def _dependent(self, place: Place, name: str, body: object, depth: int) -> list[Case]:
         missing = Case([{"properties": {name: False}}])
         inner = place.at("dependentSchemas", name)
         present = Case([{"required": [name]}])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import TypeAlias
 
+from radixlang.json_types import Schema, Subschema
 from radixlang.runtime.constraints.grammar.pattern import (
     ANY_TEXT,
     EMPTY,
@@ -31,14 +32,14 @@ MAX_ENUM_CHARS = 1_000_000
 MAX_INTEGER = 10**18 - 1  # the engine's ranges have less than 64 bits
 
 
-def _write_type(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+def _write_type(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
     out["type"] = place.schema["type"]
     if declared_types(place) & NUMBERS == {"integer"}:
         _bound_digits(out)
     return []
 
 
-def _bound_digits(out: dict[str, Any]) -> None:
+def _bound_digits(out: Schema) -> None:
     """Bound integers to eighteen digits: a model might write digits without end."""
     values = [out[k] for k in out if k.startswith(("minimum", "maximum", "exclusive"))]
     if "const" in out or "enum" in out or any(abs(value) > MAX_INTEGER for value in values):
@@ -49,23 +50,23 @@ def _bound_digits(out: dict[str, Any]) -> None:
         out["maximum"] = MAX_INTEGER
 
 
-def _other_types(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Any]:
+def _other_types(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Subschema]:
     yield from rewriter.typed(place, "type", types - declared_types(place))
 
 
-def _write_const(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+def _write_const(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
     out["const"] = place.schema["const"]
     return []
 
 
-def _write_enum(rewriter: Rewriter, place: Place, out: dict[str, Any]) -> list[Any]:
+def _write_enum(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
     out["enum"] = place.schema["enum"]
     if len(str(out["enum"])) > MAX_ENUM_CHARS:
         raise rewriter.refuse(place, "enum", f"more than {MAX_ENUM_CHARS:,} characters of values")
     return []
 
 
-def _other_values(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Any]:
+def _other_values(rewriter: Rewriter, place: Place, types: frozenset[str]) -> Iterator[Subschema]:
     values = finite_values(place.schema) or []
     keyword = "const" if "const" in place.schema else "enum"
     listed = frozenset(map(type_of, values))
@@ -75,7 +76,7 @@ def _other_values(rewriter: Rewriter, place: Place, types: frozenset[str]) -> It
     strings = [v for v in values if isinstance(v, str)]
     if strings and "string" in types:
         yield {"type": "string", "pattern": written(other_strings(strings))}
-    numbers = sorted({v for v in values if type_of(v) in NUMBERS})
+    numbers = sorted({v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)})
     if numbers and types & NUMBERS:
         yield from _between(numbers, "number" if "fraction" in types else "integer")
     for kind, all_values in (("boolean", [False, True]), ("null", [None])):
@@ -91,7 +92,7 @@ def _other_values(rewriter: Rewriter, place: Place, types: frozenset[str]) -> It
         yield {"type": kind, count: 1}
 
 
-def _between(numbers: list[Any], kind: str) -> Iterator[Any]:
+def _between(numbers: list[float], kind: str) -> Iterator[Subschema]:
     """All numbers except the sorted ones."""
     yield {"type": kind, "exclusiveMaximum": numbers[0]}
     for low, high in pairwise(numbers):
@@ -100,9 +101,12 @@ def _between(numbers: list[Any], kind: str) -> Iterator[Any]:
     yield {"type": kind, "exclusiveMinimum": numbers[-1]}
 
 
+_Trie: TypeAlias = "dict[str, _Trie]"  # by the next letter; an empty one ends a string
+
+
 def other_strings(strings: list[str]) -> Pattern:
     """Every string except the given ones, through their trie."""
-    trie: dict[str, Any] = {}
+    trie: _Trie = {}
     for text in strings:
         node = trie
         for char in text:
@@ -111,7 +115,7 @@ def other_strings(strings: list[str]) -> Pattern:
     return _other(trie)
 
 
-def _other(node: dict[str, Any]) -> Pattern:
+def _other(node: _Trie) -> Pattern:
     letters = [char for char in node if char]
     others = negate(chars((ord(char), ord(char)) for char in letters))
     ways: list[Pattern] = [] if "" in node else [EMPTY]
