@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from radixlang.errors import ParameterError
 from radixlang.spellings import hint_for
@@ -13,15 +13,17 @@ from radixlang.state.bound_values import Joined
 from radixlang.state.state import State
 from radixlang.state.tracing import is_boundary
 from radixlang.suggestions import shortened, suggestion
-from radixlang.templates.source import UNDEFINED, Environment, Source
+from radixlang.templates.source import UNDEFINED, Environment, Node, Source
 
 _SHOWING = ("name", "compare", "filtered", "formatted")
-Value = Callable[[State, "Environment"], Any]
+# a value of the program that is running, of any type: the functions that take it check it
+Value: TypeAlias = "Callable[[State, Environment], Any]"
 _TYPES: dict[str, Any] = {
     "int": int, "float": float, "bool": bool, "str": str, "list": list, "dict": dict,
     "tuple": tuple,
 }  # fmt: skip
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+# of values that only a run knows; what does not compare is an error of the template
+_COMPARE: dict[str, Callable[[Any, Any], object]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
     ">": operator.gt, ">=": operator.ge, "in": lambda a, b: a in b,
     "not in": lambda a, b: a not in b,
@@ -36,7 +38,7 @@ class ValueBuilder:
 
     # -- values -------------------------------------------------------------------------
 
-    def value(self, tree: Any, shown: bool = False) -> Value:
+    def value(self, tree: Node, shown: bool = False) -> Value:
         """An expression as a function of state and names.
 
         `shown`: it is only inserted into text, so a generated value need not be known.
@@ -45,12 +47,12 @@ class ValueBuilder:
         made: Value = method(tree, shown) if tree.data in _SHOWING else method(tree)
         return made
 
-    def value_name(self, tree: Any, shown: bool = False) -> Value:
+    def value_name(self, tree: Node, shown: bool = False) -> Value:
         name = str(tree.children[0])
         position = tree.meta.start_pos
         self.source.use(name, position)
 
-        def find(state: State, env: Environment) -> Any:
+        def find(state: State, env: Environment) -> object:
             found = _named(state, env, name, shown)
             if found is UNDEFINED:
                 raise self.source.error(
@@ -61,7 +63,7 @@ class ValueBuilder:
 
         return find
 
-    def optional(self, tree: Any, shown: bool = False) -> Value:
+    def optional(self, tree: Node, shown: bool = False) -> Value:
         """Like `value`, but UNDEFINED if a name, a member or an item is missing."""
         if tree.data == "name":
             name = str(tree.children[0])
@@ -75,7 +77,7 @@ class ValueBuilder:
             return lambda state, env: _item(base(state, env), key(state, env))
         return self.value(tree, shown)
 
-    def value_filtered(self, tree: Any, shown: bool = False) -> Value:
+    def value_filtered(self, tree: Node, shown: bool = False) -> Value:
         subject, name, argument = tree.children
         if name != "default":
             raise self.source.error(
@@ -87,13 +89,13 @@ class ValueBuilder:
             raise self.source.error('write | default("…")', tree.meta.start_pos)
         value, otherwise = self.optional(subject, shown), self.value(argument, shown)
 
-        def chosen(state: State, env: Environment) -> Any:
+        def chosen(state: State, env: Environment) -> object:
             found = value(state, env)
             return otherwise(state, env) if found is UNDEFINED or found is None else found
 
         return chosen
 
-    def value_formatted(self, tree: Any, shown: bool = False) -> Value:
+    def value_formatted(self, tree: Node, shown: bool = False) -> Value:
         value, spec = self.value(tree.children[0], shown), text_of(tree.children[1])
 
         def formatted(state: State, env: Environment) -> str:
@@ -109,7 +111,7 @@ class ValueBuilder:
 
         return formatted
 
-    def value_is_test(self, tree: Any) -> Value:
+    def value_is_test(self, tree: Node) -> Value:
         subject, name = tree.children
         if name not in ("defined", "none"):
             raise self.source.error(
@@ -122,35 +124,35 @@ class ValueBuilder:
             return lambda state, env: any(value(state, env) is each for each in absent)
         return lambda state, env: all(value(state, env) is not each for each in absent)
 
-    def value_is_not_test(self, tree: Any) -> Value:
+    def value_is_not_test(self, tree: Node) -> Value:
         test = self.value_is_test(tree)
         return lambda state, env: not test(state, env)
 
-    def value_string(self, tree: Any) -> Value:
+    def value_string(self, tree: Node) -> Value:
         text = text_of(tree.children[0])
         return lambda state, env: text
 
-    def value_number(self, tree: Any) -> Value:
+    def value_number(self, tree: Node) -> Value:
         number = ast.literal_eval(str(tree.children[0]))
         return lambda state, env: number
 
-    def value_true(self, tree: Any) -> Value:
+    def value_true(self, tree: Node) -> Value:
         return lambda state, env: True
 
-    def value_false(self, tree: Any) -> Value:
+    def value_false(self, tree: Node) -> Value:
         return lambda state, env: False
 
-    def value_none(self, tree: Any) -> Value:
+    def value_none(self, tree: Node) -> Value:
         return lambda state, env: None
 
-    def value_list(self, tree: Any) -> Value:
+    def value_list(self, tree: Node) -> Value:
         values = [self.value(child) for child in tree.children if child is not None]
         return lambda state, env: [value(state, env) for value in values]
 
-    def value_attribute(self, tree: Any) -> Value:
+    def value_attribute(self, tree: Node) -> Value:
         value, name = self.value(tree.children[0]), str(tree.children[1])
 
-        def attribute(state: State, env: Environment) -> Any:
+        def attribute(state: State, env: Environment) -> object:
             found = _member(owner := value(state, env), name)
             if found is UNDEFINED:
                 known = suggestion(name, _members(owner), f"it is a {type(owner).__name__}")
@@ -159,10 +161,10 @@ class ValueBuilder:
 
         return attribute
 
-    def value_index(self, tree: Any) -> Value:
+    def value_index(self, tree: Node) -> Value:
         value, key = self.value(tree.children[0]), self.value(tree.children[1])
 
-        def item(state: State, env: Environment) -> Any:
+        def item(state: State, env: Environment) -> object:
             owner, wanted = value(state, env), key(state, env)
             found = _item(owner, wanted)
             if found is UNDEFINED:
@@ -173,14 +175,14 @@ class ValueBuilder:
 
         return item
 
-    def value_compare(self, tree: Any, shown: bool = False) -> Value:
+    def value_compare(self, tree: Node, shown: bool = False) -> Value:
         left, sign, right = tree.children
         if sign is None:
             return self.value(left, shown)
         compare = _COMPARE[" ".join(str(sign).split())]
         first, second = self.value(left), self.value(right)
 
-        def compared(state: State, env: Environment) -> Any:
+        def compared(state: State, env: Environment) -> object:
             values = first(state, env), second(state, env)
             try:
                 return compare(*values)
@@ -193,21 +195,21 @@ class ValueBuilder:
 
         return compared
 
-    def value_negation(self, tree: Any) -> Value:
+    def value_negation(self, tree: Node) -> Value:
         value = self.value(tree.children[0])
         return lambda state, env: not value(state, env)
 
-    def value_or_expr(self, tree: Any) -> Value:
+    def value_or_expr(self, tree: Node) -> Value:
         values = [self.value(child) for child in tree.children]
         return lambda state, env: any(value(state, env) for value in values)
 
-    def value_and_expr(self, tree: Any) -> Value:
+    def value_and_expr(self, tree: Node) -> Value:
         values = [self.value(child) for child in tree.children]
         return lambda state, env: all(value(state, env) for value in values)
 
     # -- types and options --------------------------------------------------------------
 
-    def type(self, tree: Any) -> Any:
+    def type(self, tree: Node) -> object:
         """The type of a gen."""
         if tree.data == "type_literal":
             return Literal[tuple(text_of(child) for child in tree.children)]
@@ -223,7 +225,9 @@ class ValueBuilder:
         parts = tuple(self.type(child) for child in inner if child is not None)
         return kind[parts if len(parts) > 1 else parts[0]] if parts else kind
 
-    def options(self, trees: list[Any], known: tuple[str, ...], owner: str) -> dict[str, Value]:
+    def options(
+        self, trees: list[Node | None], known: tuple[str, ...], owner: str
+    ) -> dict[str, Value]:
         """Options of a gen or select by name."""
         found = {}
         for tree in trees:
@@ -238,21 +242,21 @@ class ValueBuilder:
         return found
 
 
-def _named(state: State, env: Environment, name: str, shown: bool) -> Any:
+def _named(state: State, env: Environment, name: str, shown: bool) -> object:
     """The value of a name: a variable of the state, or of the template; else UNDEFINED."""
     if state is not None and name in state:
         return inserted(state, name) if shown else state[name]
     return env.find(name)
 
 
-def _member(owner: Any, name: str) -> Any:
+def _member(owner: object, name: str) -> object:
     if isinstance(owner, Mapping) and name in owner:
         return owner[name]
     is_hidden = name.startswith("_") or owner is UNDEFINED or owner is None
     return UNDEFINED if is_hidden else getattr(owner, name, UNDEFINED)
 
 
-def _item(owner: Any, key: Any) -> Any:
+def _item(owner: Any, key: object) -> object:
     if owner is UNDEFINED or owner is None:
         return UNDEFINED
     try:
@@ -261,14 +265,14 @@ def _item(owner: Any, key: Any) -> Any:
         return UNDEFINED
 
 
-def _members(owner: Any) -> list[str]:
+def _members(owner: object) -> list[str]:
     """The names that a message may suggest for a missing member or key."""
     if isinstance(owner, Mapping):
         return [str(key) for key in owner]
     return [name for name in dir(owner) if not name.startswith("_")]
 
 
-def inserted(state: State, name: str) -> Any:
+def inserted(state: State, name: str) -> object:
     found = state._reader.variables.lookup(name)
     if isinstance(found, Joined):
         return ", ".join(format(item, "") for item in found)
@@ -278,7 +282,7 @@ def inserted(state: State, name: str) -> Any:
         return state[name]
 
 
-def text_of(token: Any) -> str:
+def text_of(token: object) -> str:
     text = ast.literal_eval(str(token))
     assert isinstance(text, str)
     return text

@@ -20,7 +20,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from radixlang.errors import TemplateError
 from radixlang.keywords import RUN_NAMES
@@ -29,6 +29,9 @@ from radixlang.state.state import State
 from radixlang.templates.source import Environment, Source
 from radixlang.templates.statements import Step, build
 from radixlang.templates.syntax_errors import explained
+
+if TYPE_CHECKING:
+    from lark import Lark
 
 _TAGS = re.compile(
     r"\{%\s*raw\s*%\}.*?\{%\s*endraw\s*%\}|\{#.*?#\}|"
@@ -42,7 +45,7 @@ class Template:
     """A parsed template: its steps, its arguments with defaults, and the names it binds."""
 
     steps: tuple[Step, ...]
-    parameters: dict[str, Any]
+    parameters: dict[str, object]
     bound: frozenset[str] = frozenset()
 
 
@@ -72,7 +75,7 @@ def template(text: str, *, name: str = "template", folder: str | None = None) ->
 def _program(name: str, text: str, file: str, folder: Path | None, root: Path | None) -> Program:
     parsed = parse(text, file, folder, root, ())
 
-    def run(s: State, /, **arguments: Any) -> None:
+    def run(s: State, /, **arguments: object) -> None:
         environment = Environment(arguments)
         for step in parsed.steps:
             step(s, environment)
@@ -118,7 +121,7 @@ def parse(
 
 
 @functools.cache
-def _parser() -> Any:
+def _parser() -> Lark:
     from lark import Lark
 
     grammar = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")

@@ -4,15 +4,49 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from radixlang.errors import TemplateError
 from radixlang.suggestions import suggestion
 
+if TYPE_CHECKING:
+    from radixlang.state.state import State
+
 _EMPTY = inspect.Parameter.empty
+
+
+class Place(Protocol):
+    """The place of a node in the text."""
+
+    line: int
+    start_pos: int
+
+
+class Node(Protocol):
+    """A node of the syntax tree, lark's Tree. Which children are nodes and which are tokens or
+    None is known to the grammar alone."""
+
+    data: str
+    children: list[Any]
+
+    @property
+    def meta(self) -> Place: ...
+
+    def iter_subtrees(self) -> Iterable[Node]: ...
+
+
+class Parsed(Protocol):
+    """A parsed template, as one that includes it needs it."""
+
+    @property
+    def steps(self) -> tuple[Callable[[State, Environment], None], ...]: ...
+    @property
+    def parameters(self) -> dict[str, object]: ...
+    @property
+    def bound(self) -> frozenset[str]: ...
 
 
 class Undefined:
@@ -28,11 +62,11 @@ UNDEFINED = Undefined()
 class Environment:
     """The names of a running template: arguments, loop variables, `set`."""
 
-    def __init__(self, arguments: dict[str, Any], outer: Environment | None = None) -> None:
+    def __init__(self, arguments: dict[str, object], outer: Environment | None = None) -> None:
         self.names = arguments
         self.outer = outer
 
-    def find(self, name: str) -> Any:
+    def find(self, name: str) -> object:
         """The value, innermost first; UNDEFINED if there is none."""
         scope: Environment | None = self
         while scope is not None:
@@ -56,9 +90,9 @@ class Source:
     root: Path | None
     including: tuple[str, ...]
     lonely: tuple[set[int], set[int]]
-    parse: Callable[..., Any]
+    parse: Callable[[str, str, Path | None, Path | None, tuple[str, ...]], Parsed]
     read: Callable[[Path], str]
-    parameters: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, object] = field(default_factory=dict)
     bound: set[str] = field(default_factory=set)
     declared: set[str] | None = None
     binds_captures: bool = False

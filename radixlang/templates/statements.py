@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 from radixlang.errors import (
     ConstraintError,
@@ -20,12 +20,13 @@ from radixlang.state.state import State
 from radixlang.state.tracing import is_boundary
 from radixlang.suggestions import shortened
 from radixlang.templates.expressions import ValueBuilder, text_of
-from radixlang.templates.source import UNDEFINED, Environment, Source
+from radixlang.templates.source import UNDEFINED, Environment, Node, Source
 
-Step = Callable[[State, "Environment"], None]
+Step: TypeAlias = "Callable[[State, Environment], None]"
+T = TypeVar("T")
 
 
-def build(tree: Any, source: Source) -> tuple[tuple[Step, ...], dict[str, Any]]:
+def build(tree: Node, source: Source) -> tuple[tuple[Step, ...], dict[str, object]]:
     """Steps and arguments of a parsed template."""
     builder = _Builder(source)
     steps = tuple(builder.steps(tree.children))
@@ -36,7 +37,7 @@ def build(tree: Any, source: Source) -> tuple[tuple[Step, ...], dict[str, Any]]:
 class _Builder(ValueBuilder):
     """One method for each kind of node: `step_x` returns a Step."""
 
-    def steps(self, items: list[Any]) -> Iterator[Step]:
+    def steps(self, items: list[Node]) -> Iterator[Step]:
         before = ""
         for item in items:
             if item.data == "text" and before in ("role", "named_role"):
@@ -46,7 +47,7 @@ class _Builder(ValueBuilder):
                 yield self._at(item, getattr(self, f"step_{item.data}")(item))
             before = item.data
 
-    def _at(self, item: Any, step: Step) -> Step:
+    def _at(self, item: Node, step: Step) -> Step:
         location = Location(self.source.file, item.meta.line)
 
         def located(state: State, env: Environment) -> None:
@@ -67,7 +68,7 @@ class _Builder(ValueBuilder):
 
     # -- steps --------------------------------------------------------------------------
 
-    def step_text(self, item: Any) -> Step:
+    def step_text(self, item: Node) -> Step:
         (token,) = item.children
         starts, ends = self.source.lonely
         text = str(token)
@@ -77,11 +78,11 @@ class _Builder(ValueBuilder):
             text = re.sub(r"\A[ \t]*\n?", "", text)
         return _append(text)
 
-    def step_raw(self, item: Any) -> Step:
+    def step_raw(self, item: Node) -> Step:
         inner = re.sub(r"\A\{%\s*raw\s*%\}|\{%\s*endraw\s*%\}\Z", "", str(item.children[0]))
         return _append(inner)
 
-    def step_output(self, item: Any) -> Step:
+    def step_output(self, item: Node) -> Step:
         value = self.value(item.children[0], shown=True)
 
         def output(state: State, env: Environment) -> None:
@@ -89,7 +90,7 @@ class _Builder(ValueBuilder):
 
         return output
 
-    def step_gen(self, item: Any) -> Step:
+    def step_gen(self, item: Node) -> Step:
         name, kind, *options = item.children
         made = self.type(kind) if kind is not None else None
         values = self.options(options, GEN_NAMES, "gen")
@@ -104,7 +105,7 @@ class _Builder(ValueBuilder):
 
         return generate
 
-    def step_select(self, item: Any) -> Step:
+    def step_select(self, item: Node) -> Step:
         name, choices, *options = item.children
         value = self.value(choices)
         values = self.options(options, ("scorer", *ADAPTER_NAMES), "select")
@@ -117,21 +118,21 @@ class _Builder(ValueBuilder):
 
         return choose
 
-    def _guarded(self, item: Any, make: Callable[[], Any]) -> Any:
+    def _guarded(self, item: Node, make: Callable[[], T]) -> T:
         """Call `make`; its errors are shown at the option's place in the template."""
         try:
             return make()
         except (ParameterError, ConstraintError, TypeError) as error:
             raise self.source.error(str(error), item.meta.start_pos) from error
 
-    def step_role(self, item: Any) -> Step:
+    def step_role(self, item: Node) -> Step:
         name = re.sub(r"[{%}\s]", "", str(item.children[0]))
         return self._turn(name, item.children[1])
 
-    def step_named_role(self, item: Any) -> Step:
+    def step_named_role(self, item: Node) -> Step:
         return self._turn(text_of(item.children[0]), item.children[1])
 
-    def _turn(self, name: str, body: Any) -> Step:
+    def _turn(self, name: str, body: Node) -> Step:
         role(name, "")
         if body.children and body.children[-1].data == "text":
             last = body.children[-1].children[0]
@@ -145,7 +146,7 @@ class _Builder(ValueBuilder):
 
         return turn
 
-    def step_adapter(self, item: Any) -> Step:
+    def step_adapter(self, item: Node) -> Step:
         name, *options, body = item.children
         token = name.children[0]
         adapter = text_of(token) if token.type == "STRING" else str(token)
@@ -160,7 +161,7 @@ class _Builder(ValueBuilder):
 
         return adapt
 
-    def step_cond(self, item: Any) -> Step:
+    def step_cond(self, item: Node) -> Step:
         test, body, *rest = item.children
         arms = [(self.value(test), tuple(self.steps(body.children)))]
         otherwise: tuple[Step, ...] = ()
@@ -182,7 +183,7 @@ class _Builder(ValueBuilder):
 
         return branch
 
-    def step_loop(self, item: Any) -> Step:
+    def step_loop(self, item: Node) -> Step:
         name, values, body = item.children
         value = self.value(values)
         steps = self._scoped(str(name), body)
@@ -193,7 +194,7 @@ class _Builder(ValueBuilder):
 
         return loop
 
-    def _listed(self, found: Any, item: Any) -> list[Any]:
+    def _listed(self, found: object, item: Node) -> list[object]:
         """The list that a loop or a fork iterates over."""
         if not isinstance(found, Iterable):
             raise self.source.error(
@@ -202,7 +203,7 @@ class _Builder(ValueBuilder):
             )
         return list(found)
 
-    def _scoped(self, name: str, body: Any) -> tuple[Step, ...]:
+    def _scoped(self, name: str, body: Node) -> tuple[Step, ...]:
         fresh = name not in self.source.bound
         self.source.bound.add(name)
         steps = tuple(self.steps(body.children))
@@ -210,7 +211,7 @@ class _Builder(ValueBuilder):
             self.source.bound.discard(name)
         return steps
 
-    def step_fork(self, item: Any) -> Step:
+    def step_fork(self, item: Node) -> Step:
         head, body, join = item.children
         name = str(head.children[0]) if head.data == "fork_each" else None
         value = self.value(head.children[-1])
@@ -238,7 +239,7 @@ class _Builder(ValueBuilder):
 
         return fork
 
-    def step_set(self, item: Any) -> Step:
+    def step_set(self, item: Node) -> Step:
         name, expression = item.children
         value = self.value(expression)
         self.source.bound.add(str(name))
@@ -248,7 +249,7 @@ class _Builder(ValueBuilder):
 
         return assign
 
-    def step_include(self, item: Any) -> Step:
+    def step_include(self, item: Node) -> Step:
         source = self.source
         wanted = text_of(item.children[0])
         if source.folder is None:
@@ -278,8 +279,8 @@ class _Builder(ValueBuilder):
 
         return include
 
-    def step_args(self, item: Any) -> Step:
-        declared: dict[str, Any] = {}
+    def step_args(self, item: Node) -> Step:
+        declared: dict[str, object] = {}
         for argument in item.children:
             name, default = argument.children
             declared[str(name)] = (
@@ -296,7 +297,7 @@ class _Builder(ValueBuilder):
         }
         return lambda state, env: None
 
-    def _fixed(self, expression: Any) -> Any:
+    def _fixed(self, expression: Node) -> object:
         """A default: an expression without names."""
         names = [node for node in expression.iter_subtrees() if node.data == "name"]
         if names:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from radixlang.suggestions import suggestion
 
@@ -34,7 +33,7 @@ _MISPLACED = {
 _WRITTEN = {"system": "{% system %}", "user": "{% user %}", "assistant": "{% assistant %}"}
 
 
-def explained(error: Any, text: str) -> tuple[str, int]:
+def explained(error: Exception, text: str) -> tuple[str, int]:
     """A message for lark's UnexpectedInput, and its position in the text."""
     token = getattr(error, "token", None)
     wanted = set(getattr(error, "expected", None) or getattr(error, "allowed", None) or ())

@@ -16,6 +16,7 @@ ALIASES = {
     "Argument",  # of an operation of a parsed regex
     "Parts",  # of a tool, whose schema has several forms
     "Schema",  # a JSON schema that is an object
+    "Value",  # of an expression of a template
     "Test",  # of a keyword, each with its own type of value
 }
 
