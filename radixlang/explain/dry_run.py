@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from radixlang.errors import ParameterError
 from radixlang.execution.node_context import node_seed
@@ -23,6 +22,7 @@ from radixlang.graph.nodes import (
     Gen,
     Graph,
     Join,
+    Node,
     Select,
     Text,
     copy_block,
@@ -40,8 +40,8 @@ _BYTES_PER_TOKEN = 4  # of English text; only without a tokenizer
 
 
 def explain_graph(
-    graph: Graph, tokenizer: Any = None, *, lengths: Mapping[str, int] | None = None,
-    chat: Any = None, _cells: Mapping[tuple[int, int], Cell] | None = None,
+    graph: Graph, tokenizer: object = None, *, lengths: Mapping[str, int] | None = None,
+    chat: object = None, _cells: Mapping[tuple[int, int], Cell] | None = None,
 ) -> Explanation:  # fmt: skip
     """Predict tokens by edge, sharing and memory of a graph.
 
@@ -75,7 +75,7 @@ def _plain_graph(graph: Graph) -> Graph:
     return relinked(graph.name, blocks)
 
 
-def _plain_node(node: Any) -> Any:
+def _plain_node(node: Node) -> Node:
     if isinstance(node, Gen):
         return replace(node, constraint=None, output=None)
     if isinstance(node, Select):
@@ -101,7 +101,7 @@ class DryBackend(FakeBackend):
     """A Backend that generates new token ids, as many as predicted."""
 
     def __init__(
-        self, graph: Graph, tokenizer: Any, lengths: Mapping[str, int], chat: Any,
+        self, graph: Graph, tokenizer: object, lengths: Mapping[str, int], chat: object,
         cells: Mapping[tuple[int, int], Cell],
     ) -> None:  # fmt: skip
         super().__init__(tokens=tokenizer or _ByteGroups(), model_name="dry run")
@@ -122,7 +122,7 @@ class DryBackend(FakeBackend):
         def count(text: str) -> int:
             return len(self.codec.encode_run([text], at_start=False))
 
-        longest: dict[Any, int | None] = {}
+        longest: dict[object, int | None] = {}
         for block, node in graph.walk():
             if isinstance(node, Gen) and node.constraint is not None:
                 if node.constraint not in longest:
@@ -139,7 +139,7 @@ class DryBackend(FakeBackend):
         return str(render(messages, add_generation_prompt=add_generation_prompt))
 
     def answer(
-        self, namespace: str, prompt: list[int], params: SamplingParams, constraint: Any
+        self, namespace: str, prompt: list[int], params: SamplingParams, constraint: object
     ) -> Plan:
         """The predicted number of made-up tokens, or the measured answer."""
         block, node = self._by_seed[params.seed]
@@ -173,7 +173,7 @@ class DryBackend(FakeBackend):
             found.append(OptionScore(text, ids, (float(best),) * max(1, len(ids))))
         return found
 
-    def explanation(self, graph: Graph, tokenizer: Any) -> Explanation:
+    def explanation(self, graph: Graph, tokenizer: object) -> Explanation:
         """The counts of the dry run."""
         stats = self.stats()
         return Explanation(

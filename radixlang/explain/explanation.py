@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from radixlang.graph.nodes import (
     Dynamic,
@@ -55,7 +55,7 @@ class Explanation:
     is_exact: bool
     boundary: Dynamic | None
     graph: Graph
-    codec: Any
+    codec: object
 
     @property
     def prefill_saved(self) -> float:

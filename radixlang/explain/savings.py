@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from html import escape
-from typing import Any
+from typing import Protocol
 
 from radixlang.notebook_cells import cell, figures_html
 from radixlang.units import bytes_text
@@ -58,7 +58,7 @@ class Savings:
         """The memory of the same paths without sharing, divided by that of the tree."""
         return self.kv_bytes_unshared / self.kv_bytes if self.kv_bytes else 1.0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """All figures by name, as JSON data."""
         figures = {**asdict(self), "hit_rate": self.hit_rate, "memory_factor": self.memory_factor}
         return {name: value for name, value in figures.items() if name != "tree"}
@@ -88,8 +88,31 @@ class Savings:
         return "\n".join([*([self.tree, ""] if self.tree else []), *lines])
 
 
+class Counters(Protocol):
+    """What `stats()` has, at least."""
+
+    @property
+    def num_prompt_tokens(self) -> int: ...
+    @property
+    def num_cached_tokens(self) -> int: ...
+    @property
+    def num_computed_tokens(self) -> int: ...
+    @property
+    def num_generated_tokens(self) -> int: ...
+    @property
+    def kv_bytes_used(self) -> int: ...
+
+
+class Counting(Protocol):
+    """A runtime that counts and draws its tree."""
+
+    def stats(self) -> Counters: ...
+    def path_tokens(self) -> tuple[int, int, int]: ...
+    def tree_text(self, *, max_text: int = ...) -> str: ...
+
+
 def savings(
-    runtime: Any, *, tree: bool = False, max_lines: int = 40, max_text: int = 40
+    runtime: Counting, *, tree: bool = False, max_lines: int = 40, max_text: int = 40
 ) -> Savings:
     """What sharing saved on this runtime since its last `reset_stats()`.
 

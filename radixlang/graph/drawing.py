@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
-from typing import Any
 
 from radixlang.graph.nodes import (
     Adapt,
@@ -18,6 +17,8 @@ from radixlang.graph.nodes import (
     Gen,
     Graph,
     Join,
+    Node,
+    Option,
     Part,
     RoleBegin,
     RoleEnd,
@@ -61,7 +62,7 @@ def _block_rows(graph: Graph, block: Block, depth: int) -> Iterator[Row]:
             yield from _block_rows(graph, graph.blocks[node.child], depth + 1)
 
 
-def _describe(node: Any) -> tuple[str, str]:
+def _describe(node: Node) -> tuple[str, str]:
     match node:
         case Text():
             return "text", parts_label(node.parts)
@@ -106,7 +107,7 @@ def _options(node: Gen) -> str:
     return f" ({', '.join(shown)})" if shown else ""
 
 
-def _count(options: Any) -> str:
+def _count(options: tuple[Option, ...] | Arg) -> str:
     return f"{{{options.name}}}" if isinstance(options, Arg) else f"{len(options)} options"
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
 
 from radixlang.constraints.typed_values import type_name
 from radixlang.errors import ParameterError
-from radixlang.graph.nodes import Arg, Block, Graph, Location, Ref
+from radixlang.graph.nodes import Arg, Block, Graph, Location, Node, Ref
+from radixlang.json_types import Json
 from radixlang.protocol import Markup
 from radixlang.sampling_params import SamplingParams
 
@@ -27,7 +27,7 @@ def graph_to_json(graph: Graph, indent: int | None = None) -> str:
     return json.dumps(data, ensure_ascii=False, indent=indent)
 
 
-def _block(block: Block) -> dict[str, Any]:
+def _block(block: Block) -> dict[str, Json]:
     return {
         "id": block.id,
         "parent": None if block.parent is None else block.parent.id,
@@ -37,9 +37,9 @@ def _block(block: Block) -> dict[str, Any]:
     }
 
 
-def node_to_json(node: Any) -> dict[str, Any]:
+def node_to_json(node: Node) -> dict[str, Json]:
     """One node: its type, and its fields that are set."""
-    fields: dict[str, Any] = {"type": type(node).__name__}
+    fields: dict[str, Json] = {"type": type(node).__name__}
     for field in dataclasses.fields(node):
         value = getattr(node, field.name)
         if value is not None and value != () and field.name != "params":
@@ -47,7 +47,7 @@ def node_to_json(node: Any) -> dict[str, Any]:
     return fields
 
 
-def _value(value: Any) -> Any:
+def _value(value: object) -> Json:
     if isinstance(value, Markup):
         return {"markup": str(value)}
     if value is None or isinstance(value, (str, int, float, bool)):
@@ -73,7 +73,7 @@ def _value(value: Any) -> Any:
     return str(value)
 
 
-def check_version(data: Any, what: str, version: int) -> None:
+def check_version(data: Json, what: str, version: int) -> None:
     """Raise a ParameterError unless data is an object of this kind and version."""
     if not isinstance(data, dict) or data.get("kind") != what:
         raise ParameterError(f"this is not a radixlang {what} file")

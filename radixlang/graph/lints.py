@@ -10,9 +10,9 @@ RL006  a name bound twice on one branch: the first value can no longer be read
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from radixlang.graph.nodes import (
     Adopt,
@@ -47,7 +47,7 @@ class Lint:
         return f"{self.location or '<unknown>'}: {self.code} {self.message}"
 
 
-def lint(graph: Graph, program: Any = None) -> list[Lint]:
+def lint(graph: Graph, program: object = None) -> list[Lint]:
     """All lints of a graph, in the order of the program."""
     merged = merge_text(graph)
     found: list[Lint] = []
@@ -77,8 +77,6 @@ def _trailing_blanks(block: Block) -> Iterator[Lint]:
 
 
 def _impossible_stops(block: Block) -> Iterator[Lint]:
-    import re
-
     from radixlang.constraints.specs import Choices, Regex
 
     for node in block.nodes:
@@ -88,7 +86,7 @@ def _impossible_stops(block: Block) -> Iterator[Lint]:
             if isinstance(node.constraint, Choices):
                 possible = any(stop in option for option in node.constraint.options)
             elif isinstance(node.constraint, Regex):
-                possible = _may_contain(re, node.constraint.pattern, stop)
+                possible = _may_contain(node.constraint.pattern, stop)
             else:
                 possible = True
             if not possible:
@@ -100,7 +98,7 @@ def _impossible_stops(block: Block) -> Iterator[Lint]:
                 )
 
 
-def _may_contain(re: Any, pattern: str, stop: str) -> bool:
+def _may_contain(pattern: str, stop: str) -> bool:
     """Whether a text of the pattern may contain a character of the stop; True if in doubt."""
     if re.search(r"\.|\\[DSW]|\[\^", pattern):
         return True

@@ -9,16 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from radixlang.errors import ParameterError
 from radixlang.hooks import hook
-from radixlang.protocol import AdapterUse
+from radixlang.protocol import AdapterUse, OptionScore
 from radixlang.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from radixlang.constraints.specs import Constraint
+    from radixlang.constraints.typed_values import Output
 
 Scope = Literal["inline", "vanish", "isolate"]
 SCOPES: tuple[Scope, ...] = ("inline", "vanish", "isolate")
 OnError = Literal["cancel", "collect"]
+ScorerName = Literal[
+    "likelihood", "token_length_normalized", "greedy_token", "unconditional_likelihood_normalized"
+]
+Scorer: TypeAlias = "ScorerName | Callable[[list[OptionScore]], Sequence[float]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +94,9 @@ class Gen:
     slot: int
     name: str | None
     params: SamplingParams
-    overrides: tuple[tuple[str, Any], ...] = ()
-    constraint: Any = None
-    output: Any = None
+    overrides: tuple[tuple[str, object], ...] = ()
+    constraint: Constraint | None = None
+    output: Output | None = None
     location: Location | None = field(default=None, compare=False, repr=False)
 
 
@@ -99,7 +107,7 @@ class Select:
     slot: int
     name: str | None
     options: tuple[Option, ...] | Arg
-    scorer: Any = "likelihood"
+    scorer: Scorer = "likelihood"
     location: Location | None = field(default=None, compare=False, repr=False)
 
 
@@ -129,7 +137,7 @@ class Join:
     refs: tuple[Ref | None, ...] = ()
     mode: Literal["wait", "list", "text", "reduce"] = "list"
     separator: str = ""
-    reducer: Callable[[list[Any]], Any] | None = None
+    reducer: Callable[[list[object]], object] | None = None
     close: bool = True
     missing: Literal["none", "raise"] = "none"
     location: Location | None = field(default=None, compare=False, repr=False)
@@ -281,7 +289,7 @@ class Graph:
                     found[part.name] = None
         return tuple(found)
 
-    def explain(self, tokenizer: Any = None, **options: Any) -> Any:
+    def explain(self, tokenizer: object = None, **options: Any) -> Any:  # an Explanation, above
         """Predict tokens by edge, shared against unique; see `radixlang.explain.dry_run`."""
         return hook("explain_graph")(self, tokenizer, **options)
 

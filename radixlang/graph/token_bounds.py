@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from itertools import product
-from typing import Any
+from typing import Any, TypeAlias
 
 from radixlang.constraints.specs import Capture, Choices, Regex, Sequence
 
@@ -21,11 +21,12 @@ _PARSER = "re._parser" if sys.version_info >= (3, 11) else "sre_parse"
 _MANY = 1 << 16  # as many repetitions bound nothing
 _BYTES = 4  # of a character of UTF-8, at most
 
+Argument: TypeAlias = Any  # of an operation of a parsed regex, which has no types in Python
 Count = Callable[[str], int]
 Texts = list[str] | None  # every text, or None if there are too many
 
 
-def most_tokens(constraint: Any, count: Count) -> int | None:
+def most_tokens(constraint: object, count: Count) -> int | None:
     """Most tokens of a text under a constraint; None if there is no bound.
 
     Args:
@@ -68,7 +69,7 @@ def _sum(parts: Iterable[int | None]) -> int | None:
 # -- the texts of a parsed pattern --------------------------------------------------------
 
 
-def _texts(nodes: Any) -> Texts:
+def _texts(nodes: Argument) -> Texts:
     found = [""]
     for node in nodes:
         ends = _texts_of(node[0].name, node[1])
@@ -78,7 +79,7 @@ def _texts(nodes: Any) -> Texts:
     return found
 
 
-def _texts_of(kind: str, value: Any) -> Texts:
+def _texts_of(kind: str, value: Argument) -> Texts:
     if kind == "LITERAL":
         return [chr(value)]
     if kind == "IN":
@@ -94,7 +95,7 @@ def _texts_of(kind: str, value: Any) -> Texts:
     return None
 
 
-def _texts_of_set(items: Any) -> Texts:
+def _texts_of_set(items: Argument) -> Texts:
     if any(item[0].name not in ("LITERAL", "RANGE") for item in items):
         return None
     spans = [item[1] if item[0].name == "RANGE" else (item[1], item[1]) for item in items]
@@ -114,11 +115,11 @@ def _repeated(texts: Texts, low: int, high: int) -> Texts:
 # -- the bytes of a parsed pattern --------------------------------------------------------
 
 
-def _num_bytes(nodes: Any) -> int | None:
+def _num_bytes(nodes: Argument) -> int | None:
     return _sum(_num_bytes_of(node[0].name, node[1]) for node in nodes)
 
 
-def _num_bytes_of(kind: str, value: Any) -> int | None:
+def _num_bytes_of(kind: str, value: Argument) -> int | None:
     if kind == "LITERAL":
         return _width(value)
     if kind == "IN":
@@ -140,7 +141,7 @@ def _num_bytes_of(kind: str, value: Any) -> int | None:
     return None
 
 
-def _num_bytes_in_set(item: Any) -> int:
+def _num_bytes_in_set(item: Argument) -> int:
     kind, value = item[0].name, item[1]
     if kind in ("LITERAL", "RANGE"):
         return _width(value if kind == "LITERAL" else value[1])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from radixlang.errors import ParameterError
 from radixlang.execution.option_scorers import check_option_texts, check_scorer
+from radixlang.graph.nodes import Scorer
 from radixlang.keywords import ADAPTER_NAMES, CONSTRAINT_NAMES, CONSTRAINT_OPTIONS
 from radixlang.protocol import AdapterUse, adapter_use, check_role
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams, bias_pairs
@@ -19,7 +20,6 @@ from radixlang.state.items import (
     Placeholder,
     RoleClose,
     RoleOpen,
-    Scorer,
     SelectItem,
     as_expr,
 )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import isfunction
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
 
 from radixlang.errors import NeedsValueError, ParameterError
 from radixlang.execution.recorder import Recorder
-from radixlang.graph.nodes import Arg, Ref
-from radixlang.protocol import AdapterUse, OptionScore
+from radixlang.graph.nodes import Arg, Ref, Scorer
+from radixlang.protocol import AdapterUse
 from radixlang.sampling_params import SamplingParams
 from radixlang.suggestions import shortened
 
@@ -19,13 +18,6 @@ if TYPE_CHECKING:
     from radixlang.constraints.typed_values import Output
 
 T = TypeVar("T")
-ScorerName: TypeAlias = Literal[
-    "likelihood",
-    "token_length_normalized",
-    "greedy_token",
-    "unconditional_likelihood_normalized",
-]
-Scorer: TypeAlias = "ScorerName | Callable[[list[OptionScore]], Sequence[float]]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import NoReturn, TypeAlias
 
 from radixlang.constraints.specs import Choices, JsonSchema, Regex
 from radixlang.errors import (
@@ -48,7 +48,9 @@ from radixlang.testing.fake_worker import Worker
 from radixlang.testing.token_trie import TokenTrie
 
 Answer = str | BaseException
-Answers = "Mapping[str, Answer] | Sequence[Answer] | Callable[[str, SamplingParams], Answer] | None"
+Script: TypeAlias = "Mapping[str, Answer] | Callable[[str, SamplingParams], Answer] | None"
+Answers: TypeAlias = "Script | Sequence[Answer]"
+
 _WORDS = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "iris", "jade"]
 
 
@@ -85,7 +87,8 @@ class FakeBackend:
     """
 
     def __init__(
-        self, answers: Any = None, *, tokens: Any = "byte", delay: float = 0.0, piece: int = 8,
+        self, answers: Answers = None, *, tokens: object = "byte",
+        delay: float = 0.0, piece: int = 8,
         scores: Mapping[str, float] | Callable[[str, str], float] | None = None,
         context_length: int = 1 << 20, bytes_per_token: int = 1024,
         roles: Sequence[str] = ("system", "user", "assistant", "tool"),
@@ -96,7 +99,9 @@ class FakeBackend:
         self.prompts: list[str] = []
         self._expected: list[tuple[str, int | None]] = []
         self.num_live_branches = 0
-        self._answers = list(answers) if isinstance(answers, (list, tuple)) else answers
+        self._answers: Script | list[Answer] = (
+            list(answers) if isinstance(answers, Sequence) else answers
+        )
         self._piece = max(1, piece)
         self._scores = scores
         self._context_length = context_length
@@ -142,7 +147,7 @@ class FakeBackend:
         """Text of token ids."""
         return self.codec.decode(token_ids)
 
-    def compile_constraint(self, spec: Any) -> Any:
+    def compile_constraint(self, spec: object) -> object:
         """The specification itself, checked as far as the standard library can."""
         try:
             if isinstance(spec, Regex):
@@ -233,7 +238,7 @@ class FakeBackend:
             self.num_live_branches += change
 
     def answer(
-        self, namespace: str, prompt: list[int], params: SamplingParams, constraint: Any
+        self, namespace: str, prompt: list[int], params: SamplingParams, constraint: object
     ) -> Plan:
         """The plan of a generation after this prompt."""
         self._check_length(len(prompt))
@@ -326,7 +331,7 @@ class FakeBackend:
                 f"{self._context_length}; shorten it"
             )
 
-    def _script(self, prompt: str, params: SamplingParams, constraint: Any) -> Answer:
+    def _script(self, prompt: str, params: SamplingParams, constraint: object) -> Answer:
         answers = self._answers
         if answers is None:
             return _made_up(prompt, params, constraint)
@@ -399,7 +404,7 @@ def _made_up_tops(score: OptionScore, num: int) -> tuple[tuple[tuple[int, float]
     return tuple(tops) if num else ()
 
 
-def _made_up(prompt: str, params: SamplingParams, constraint: Any) -> Answer:
+def _made_up(prompt: str, params: SamplingParams, constraint: object) -> Answer:
     digest = hashlib.blake2b(f"{params.seed}|{prompt}".encode("utf-8", "surrogatepass")).digest()
     if isinstance(constraint, Choices):
         return constraint.options[digest[0] % len(constraint.options)]
@@ -408,7 +413,7 @@ def _made_up(prompt: str, params: SamplingParams, constraint: Any) -> Answer:
     return " ".join(_WORDS[byte % len(_WORDS)] for byte in digest[:3])
 
 
-def _check_constraint(constraint: Any, text: str, reason: FinishReason) -> FinishReason:
+def _check_constraint(constraint: object, text: str, reason: FinishReason) -> FinishReason:
     """Check an answer as far as the standard library can, which catches a wrong script."""
     if constraint is None:
         return reason

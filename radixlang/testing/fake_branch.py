@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from radixlang.errors import CancelledError, RequestError, RuntimeClosedError
 from radixlang.protocol import (
@@ -33,6 +33,8 @@ from radixlang.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from radixlang.testing.fake_backend import FakeBackend
+
+T = TypeVar("T")
 
 
 class Link:
@@ -71,7 +73,7 @@ class FakeBranch:
         held = content if isinstance(content, str) else tuple(content)
         self._post(partial(self._extend, held))
 
-    def generate(self, params: SamplingParams, constraint: Any | None = None) -> Generation:
+    def generate(self, params: SamplingParams, constraint: object | None = None) -> Generation:
         """Queue a generation by the script."""
         generation = Generation()
         generation._on_cancel = partial(self._cancel_generation, generation)
@@ -127,7 +129,7 @@ class FakeBranch:
 
     # -- on the worker ------------------------------------------------------------------
 
-    def _post(self, work: Callable[[], None], future: Future[Any] | None = None) -> None:
+    def _post(self, work: Callable[[], None], future: Future[T] | None = None) -> None:
         try:
             self.backend.post(partial(self._in_turn, work))
         except RuntimeClosedError as error:
@@ -214,7 +216,7 @@ class FakeBranch:
             self.error = failure
             _fail(future, failure)
 
-    def _generate(self, params: SamplingParams, constraint: Any, generation: Generation) -> None:
+    def _generate(self, params: SamplingParams, constraint: object, generation: Generation) -> None:
         error = self.error or self._closed_error()
         if generation.done():
             return
@@ -300,7 +302,7 @@ class FakeBranch:
             self.backend.count_branches(-1)
 
 
-def _fail(future: Future[Any], error: BaseException) -> None:
+def _fail(future: Future[T], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
 
@@ -312,7 +314,7 @@ class Plan:
 
     def __init__(
         self, deltas: list[Delta], completion: Completion | None, error: BaseException | None,
-        constraint: Any = None,
+        constraint: object = None,
     ) -> None:  # fmt: skip
         self.deltas = deltas
         self.completion = completion

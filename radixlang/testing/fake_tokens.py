@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Literal, Protocol
 
 from radixlang.errors import ParameterError
 from radixlang.protocol import Markup
@@ -24,6 +24,12 @@ class TextCodec(Protocol):
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids."""
         ...
+
+
+class Encoder(Protocol):
+    """Any tokenizer: it may have a `decode` and an `encode_run` as well."""
+
+    def encode(self, text: str) -> Iterable[int]: ...
 
 
 class PlainCodec:
@@ -74,7 +80,7 @@ class PlainCodec:
 class EncoderCodec:
     """A codec over an object with `encode(text)`; without a `decode` it shows joined ids."""
 
-    def __init__(self, encoder: Any) -> None:
+    def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
 
     def encode_run(self, pieces: Sequence[str], *, at_start: bool) -> list[int]:
@@ -90,7 +96,7 @@ class EncoderCodec:
         return str(decode(token_ids)) if decode is not None else " ".join(map(str, token_ids))
 
 
-def codec_of(tokens: Any) -> TextCodec:
+def codec_of(tokens: object) -> TextCodec:
     """A codec from "byte", "char", or an object with encode.
 
     Raises:

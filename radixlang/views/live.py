@@ -99,5 +99,5 @@ def write_page(run: Run, path: str | os.PathLike[str]) -> None:
 def _cell_drawer() -> Callable[[Run], None]:
     from IPython.display import HTML, display
 
-    handle: Any = display(HTML(""), display_id=True)
+    handle: Any = display(HTML(""), display_id=True)  # IPython may be missing
     return lambda run: handle.update(HTML(run_to_cell(run)))

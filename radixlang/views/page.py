@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from string import Template
-from typing import Any
 
 from radixlang.execution.run import Run
 from radixlang.notebook_cells import cell
@@ -84,7 +83,7 @@ def _failure(trace: Trace) -> str:
     return f"{failure_html(trace.failure)}{place}"
 
 
-def _facts(trace: Trace, backend: Any) -> Iterator[str]:
+def _facts(trace: Trace, backend: object) -> Iterator[str]:
     usages = trace.usages()
     prompt = sum(usage.num_prompt_tokens for usage in usages)
     cached = sum(usage.num_cached_tokens for usage in usages)
@@ -116,7 +115,7 @@ def _arguments(trace: Trace) -> Iterator[str]:
     yield "</dl>"
 
 
-def _token_bytes(backend: Any) -> float:
+def _token_bytes(backend: object) -> float:
     """Bytes of keys and values of a token; 0 if the backend does not know."""
     if not (hasattr(backend, "stats") and hasattr(backend, "path_tokens")):
         return 0.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
 
 from radixlang.execution.pieces import Cell, Choice
+from radixlang.protocol import Backend
 from radixlang.views.trace import Span, SpanKind, Words
 
 _MOST_ALTERNATIVES = 12
@@ -58,7 +58,7 @@ def cached_characters(cell: Cell, num_characters: int) -> float | None:
     return num_characters * usage.num_cached_tokens / max(1, usage.num_prompt_tokens)
 
 
-def cell_spans(cell: Cell, backend: Any) -> list[Span]:
+def cell_spans(cell: Cell, backend: Backend) -> list[Span]:
     """The text of a generation or a select; of a running or failed one, the text so far."""
     if cell.choice is not None:
         return _spans_if("forced", cell.text, odds(cell.choice))
@@ -78,7 +78,7 @@ def _so_far(cell: Cell) -> str:
     return "" if generation is None else "".join(delta.text for delta in generation.deltas)
 
 
-def token_spans(cell: Cell, backend: Any) -> list[Span]:
+def token_spans(cell: Cell, backend: Backend) -> list[Span]:
     """One span for each generated token with its probability; empty if that is not known.
 
     It is not known without `logprobs=True`, nor if tokens end inside a character.

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from radixlang.execution.pieces import Choice
 from radixlang.graph.nodes import Scope
 from radixlang.protocol import Usage
+from radixlang.sampling_params import SamplingParams
 
 SpanKind = Literal["cached", "computed", "sampled", "forced"]
 Status = Literal["done", "running", "failed", "stopped"]
@@ -78,10 +79,10 @@ class Value:
     usage: Usage | None = None
     finish_reason: str = ""
     stop_reason: str | int | None = None
-    value: Any = None
+    value: object = None
     choice: Choice | None = None
     failure: Failure | None = None
-    params: Any = None
+    params: SamplingParams | None = None
     is_in_turn: bool = False  # of a conversation
 
     @property
@@ -183,7 +184,7 @@ class Trace:
     status: Status
     started_at: float
     seconds: float
-    arguments: dict[str, Any]
+    arguments: dict[str, object]
     trunk: Lane
     lanes: tuple[Lane, ...]
     failure: Failure | None = None

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
 
 from radixlang.execution.branch_run import Stream
 from radixlang.execution.pieces import Cell, TurnMark, piece_text
@@ -129,7 +128,7 @@ class _Builder:
 
     # -- nodes --------------------------------------------------------------------------
 
-    def _add_node(self, place: _Place, node: Node, pieces: list[Any], is_done: bool) -> None:
+    def _add_node(self, place: _Place, node: Node, pieces: list[object], is_done: bool) -> None:
         location = _place_name(node)
         if isinstance(node, Adopt):
             self._adopt(place, node, pieces, location)
@@ -145,7 +144,7 @@ class _Builder:
         elif isinstance(node, Join) and is_done:
             self._merge(place.lane, node.children, _merge_of(node, location))
 
-    def _add_piece(self, place: _Place, node: Node, piece: Any, location: str) -> None:
+    def _add_piece(self, place: _Place, node: Node, piece: object, location: str) -> None:
         text = piece_text(piece)
         if isinstance(piece, Cell):
             assert isinstance(node, (Gen, Select))
@@ -234,7 +233,7 @@ class _Builder:
         self._left[node.child] = place.leaving()
         place.lane.steps.append(Nested(node.program, node.scope, lane, location))
 
-    def _adopt(self, place: _Place, node: Adopt, pieces: list[Any], location: str) -> None:
+    def _adopt(self, place: _Place, node: Adopt, pieces: list[object], location: str) -> None:
         """Continue where a branch ended; its pieces are drawn where they were generated."""
         lane, child = place.lane, self._lanes[node.child]
         place.num_characters += sum(len(piece_text(piece)) for piece in pieces)
