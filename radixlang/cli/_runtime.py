@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from radixlang.errors import ParameterError
 from radixlang.progress import doing
+from radixlang.sampling_params import SamplingKeywords
 from radixlang.testing import FakeBackend
+
+if TYPE_CHECKING:
+    from radixlang.runtime.diagnostics.doctor import Finding
+    from radixlang.runtime.runtime import Runtime
+    from radixlang.runtime.saved_prefixes.store import SavedPrefix
+    from radixlang.runtime.text.tokenizer import Tokenizer
+
+Opened: TypeAlias = "Runtime | FakeBackend"
 
 
 @contextmanager
-def opened_runtime(args: argparse.Namespace, **options: Any) -> Iterator[Any]:
+def opened_runtime(args: argparse.Namespace, **options: Any) -> Iterator[Opened]:
     """The runtime that --model, --device and --context ask for; closed at the end."""
-    runtime = _fake() if args.model == "fake" else _runtime(args, options)
+    runtime = FakeBackend() if args.model == "fake" else _runtime(args, options)
     try:
         yield runtime
     finally:
         runtime.close()
 
 
-def _fake() -> Any:
-    return FakeBackend()
-
-
-def _runtime(args: argparse.Namespace, options: dict[str, Any]) -> Any:
+def _runtime(args: argparse.Namespace, options: dict[str, Any]) -> Runtime:
     with doing("importing torch"):
         from radixlang.runtime.runtime import Runtime
 
@@ -39,13 +44,14 @@ def _runtime(args: argparse.Namespace, options: dict[str, Any]) -> Any:
     return Runtime(args.model, device=args.device or "auto", **options)
 
 
-def sampling_of_model(runtime: Any) -> dict[str, Any]:
+def sampling_of_model(runtime: Opened) -> SamplingKeywords:
     """The sampling parameters in the model's own files; empty if there are none."""
     loaded = getattr(runtime, "loaded", None)
-    return {} if loaded is None else dict(loaded.generation_defaults)
+    found: SamplingKeywords = {} if loaded is None else loaded.generation_defaults.copy()
+    return found
 
 
-def load_tokenizer(name: str | None) -> Any:
+def load_tokenizer(name: str | None) -> Tokenizer:
     """A model's tokenizer, without loading its weights."""
     from radixlang.runtime.models.gguf.file import GgufFile
     from radixlang.runtime.models.loader import load_folder_tokenizer, load_gguf_tokenizer
@@ -62,7 +68,7 @@ def find_model(name: str | None) -> str:
     return str(locate(name))
 
 
-def diagnose(name: str | None) -> Iterator[Any]:
+def diagnose(name: str | None) -> Iterator[Finding]:
     """The engine's checks of device, kernels and model, each as it is made."""
     from radixlang.runtime.diagnostics import doctor as diagnosis
 
@@ -72,23 +78,27 @@ def diagnose(name: str | None) -> Iterator[Any]:
     yield from diagnosis.model(name)
 
 
-def save_token_prefix(runtime: Any, token_ids: Any, path: Path) -> Any:
+def save_token_prefix(runtime: Opened, token_ids: Sequence[int], path: Path) -> SavedPrefix:
     """Compute a prefix and save it to a file."""
     from radixlang.runtime.saved_prefixes.store import save_prefix
 
-    return save_prefix(runtime, token_ids, path)
+    return save_prefix(_engine(runtime), token_ids, path)
 
 
-def load_saved_prefix(runtime: Any, path: Path) -> None:
+def load_saved_prefix(runtime: Opened, path: Path) -> None:
     """Load a prefix and pin it for as long as the runtime lives."""
-    if isinstance(runtime, FakeBackend):
-        raise ParameterError("a saved prefix belongs to a model; the fake one has none")
     from radixlang.runtime.saved_prefixes.store import load_prefix
 
-    load_prefix(runtime, path)
+    load_prefix(_engine(runtime), path)
 
 
-def describe_prefix(path: Path) -> Any:
+def _engine(runtime: Opened) -> Runtime:
+    if isinstance(runtime, FakeBackend):
+        raise ParameterError("a saved prefix belongs to a model; the fake one has none")
+    return runtime
+
+
+def describe_prefix(path: Path) -> SavedPrefix:
     """Tokens and size of a saved prefix."""
     from radixlang.runtime.saved_prefixes.store import describe
 

@@ -6,9 +6,8 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
-from typing import Any
 
-from radixlang.cli._runtime import opened_runtime
+from radixlang.cli._runtime import Opened, opened_runtime
 from radixlang.errors import ParameterError
 from radixlang.explain.savings import savings
 from radixlang.sampling_params import SamplingParams
@@ -24,13 +23,16 @@ def run(args: argparse.Namespace) -> int:
             raise ParameterError(f"--{name} must be at least 1, got {getattr(args, name)}")
     with opened_runtime(args, seed=0) as runtime:
         _warm_up(runtime)
+        model = runtime.model_name
         figures = {
-            "model": runtime.model_name,
             "prefill": _prefill(runtime, args.shared),
             "stream": _stream(runtime, args.shared, args.tokens),
             "fork": _fork(runtime, args),
         }
-    print(json.dumps(figures, indent=2) if args.json else _table(figures, args))
+    if args.json:
+        print(json.dumps({"model": model, **figures}, indent=2))
+    else:
+        print(_table(model, figures, args))
     return 0
 
 
@@ -38,24 +40,24 @@ def _greedy(num_tokens: int) -> SamplingParams:
     return SamplingParams(max_tokens=num_tokens, temperature=0, ignore_eos=True)
 
 
-def _token_ids(runtime: Any, num_tokens: int, salt: int = 0) -> list[int]:
+def _token_ids(runtime: Opened, num_tokens: int, salt: int = 0) -> list[int]:
     ids: Sequence[int] = runtime.encode(f"{salt}. " + _WORDS * (num_tokens // 10 + 1))
     return list(ids[:num_tokens])
 
 
-def _warm_up(runtime: Any) -> None:
+def _warm_up(runtime: Opened) -> None:
     branch = runtime.new_branch()
     branch.extend(_token_ids(runtime, 16, salt=9))
     branch.generate(_greedy(2)).result()
     branch.release()
 
 
-def _clean(runtime: Any) -> None:
+def _clean(runtime: Opened) -> None:
     runtime.flush_cache()
     runtime.reset_stats()
 
 
-def _prefill(runtime: Any, num_tokens: int) -> dict[str, float]:
+def _prefill(runtime: Opened, num_tokens: int) -> dict[str, float]:
     _clean(runtime)
     branch = runtime.new_branch()
     branch.extend(_token_ids(runtime, num_tokens))
@@ -66,7 +68,7 @@ def _prefill(runtime: Any, num_tokens: int) -> dict[str, float]:
     return {"num_tokens": num_tokens, "seconds": seconds, "tokens_a_second": num_tokens / seconds}
 
 
-def _stream(runtime: Any, num_prompt: int, num_tokens: int) -> dict[str, float]:
+def _stream(runtime: Opened, num_prompt: int, num_tokens: int) -> dict[str, float]:
     """Decoding only: the prompt is in the cache when the clock starts."""
     branch = runtime.new_branch()
     branch.extend(_token_ids(runtime, num_prompt))
@@ -78,7 +80,7 @@ def _stream(runtime: Any, num_prompt: int, num_tokens: int) -> dict[str, float]:
     return {"num_tokens": num_tokens, "seconds": seconds, "tokens_a_second": num_tokens / seconds}
 
 
-def _fork(runtime: Any, args: argparse.Namespace) -> dict[str, float]:
+def _fork(runtime: Opened, args: argparse.Namespace) -> dict[str, float]:
     """A whole fork: shared prefix, branches' own prompts, and decoding."""
     _clean(runtime)
     start = time.perf_counter()
@@ -102,10 +104,10 @@ def _fork(runtime: Any, args: argparse.Namespace) -> dict[str, float]:
     }
 
 
-def _table(figures: dict[str, Any], args: argparse.Namespace) -> str:
+def _table(model: str, figures: dict[str, dict[str, float]], args: argparse.Namespace) -> str:
     prefill, stream, fork = figures["prefill"], figures["stream"], figures["fork"]
     return "\n".join([
-        f"model    {figures['model']}",
+        f"model    {model}",
         f"prefill  {prefill['num_tokens']:,} tokens in {prefill['seconds']:.2f} s: "
         f"{prefill['tokens_a_second']:,.0f} tokens a second",
         f"stream   {stream['num_tokens']:,} tokens in {stream['seconds']:.2f} s: "

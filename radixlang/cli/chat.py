@@ -12,12 +12,12 @@ import queue
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from radixlang.cli._runtime import opened_runtime, sampling_of_model
+from radixlang.cli._runtime import Opened, opened_runtime, sampling_of_model
 from radixlang.cli.last_run import keep, left_tree
 from radixlang.cli.programs import read_text, run_options
 from radixlang.errors import ParameterError
+from radixlang.keywords import RunKeywords
 from radixlang.program.program import Program
 from radixlang.records.json_text import dump_json
 from radixlang.state.expressions import gen, system, user
@@ -38,7 +38,11 @@ def run(args: argparse.Namespace) -> int:
     text = args.system or ""
     opening = read_text(text[1:]) if text.startswith("@") else text
     with opened_runtime(args) as runtime:
-        options = {"max_tokens": MAX_TOKENS, **sampling_of_model(runtime), **run_options(args)}
+        options: RunKeywords = {
+            "max_tokens": MAX_TOKENS,
+            **sampling_of_model(runtime),
+            **run_options(args),
+        }
         try:
             Conversation(runtime, opening, options, as_json=args.json).hold()
         finally:
@@ -50,7 +54,7 @@ class Conversation:
     """The user's lines, and the program that answers them."""
 
     def __init__(
-        self, runtime: Any, opening: str, options: dict[str, Any], *, as_json: bool
+        self, runtime: Opened, opening: str, options: RunKeywords, *, as_json: bool
     ) -> None:
         self._runtime = runtime
         self._opening = opening

@@ -10,12 +10,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import radixlang
 from radixlang.cli._runtime import diagnose, find_model
 from radixlang.errors import RadixlangError
 from radixlang.units import bytes_text
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+    from radixlang.runtime.diagnostics.doctor import Finding
+
 
 _OPTIONAL = {
     "opentelemetry-sdk": "runs as spans of OpenTelemetry",
@@ -68,7 +74,7 @@ def _all_checks(args: argparse.Namespace) -> Iterator[Check]:
         yield from _guarded("engine", lambda: map(_check, diagnose(args.model)))
 
 
-def _check(finding: Any) -> Check:
+def _check(finding: Finding) -> Check:
     return Check(finding.name, finding.status, finding.found, finding.remedy)
 
 
@@ -107,7 +113,7 @@ def _packages() -> Iterator[Check]:
             yield Check(name, "note", f"not installed; it is for {use}", f"pip install {name}")
 
 
-def _package(requirement: Any) -> Check:
+def _package(requirement: Requirement) -> Check:
     found = _installed(requirement.name)
     if found is None:
         return Check(requirement.name, "missing", "not installed", f"pip install '{requirement}'")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 from radixlang.cli._runtime import load_tokenizer
 from radixlang.cli.programs import load_program, own_errors, settings
+from radixlang.explain.explanation import Explanation
 
 _FIGURES = ("program", "num_generations", "num_prompt_tokens", "num_shared_tokens",
             "num_unique_tokens", "num_generated_tokens", "peak_kv_tokens", "unshared_kv_tokens",
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _as_json(found: Any) -> dict[str, Any]:
+def _as_json(found: Explanation) -> dict[str, object]:
     boundary = found.boundary
     return {
         **{name: getattr(found, name) for name in _FIGURES},

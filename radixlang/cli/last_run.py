@@ -11,9 +11,9 @@ import os
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from radixlang.cache_dir import home
+from radixlang.cli._runtime import Opened
 from radixlang.errors import ParameterError
 from radixlang.explain.savings import Savings, savings
 from radixlang.records.json_text import dump_json
@@ -30,7 +30,7 @@ class LeftTree:
     ended: str
     savings: Savings
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Everything by name, the drawing as `tree`."""
         return {"program": self.program, "model": self.model, "ended": self.ended,
                 "tree": self.savings.tree, "savings": self.savings.to_json()}  # fmt: skip
@@ -39,7 +39,7 @@ class LeftTree:
         return str(self.savings)
 
 
-def left_tree(program: str, runtime: Any, *, width: int = WIDTH) -> LeftTree:
+def left_tree(program: str, runtime: Opened, *, width: int = WIDTH) -> LeftTree:
     """The runtime's current tree."""
     ended = datetime.now().isoformat(" ", "seconds")
     found = savings(runtime, tree=True, max_text=width, max_lines=1000)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from typing import Any
+from typing import TypeAlias
 
 from radixlang.cli.programs import load_programs, own_errors, settings
 from radixlang.graph.lints import lint
 from radixlang.graph.nodes import Dynamic, Location
 from radixlang.program.program import Program
+
+Row: TypeAlias = dict[str, str | int | None]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -26,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if found else 0
 
 
-def _looked_at(program: Program, given: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
+def _looked_at(program: Program, given: list[str]) -> tuple[list[Row], list[str]]:
     """The lints of a program, and the places where its trace had to end."""
     arguments = settings(given, program)
     known = {name: value for name, value in arguments.items() if name in program.parameters}
@@ -49,7 +51,7 @@ def _file_of(place: Location | None) -> str | None:
     return place.file if near.startswith("..") else near
 
 
-def _print(found: list[dict[str, Any]], unseen: list[str], num_programs: int) -> None:
+def _print(found: list[Row], unseen: list[str], num_programs: int) -> None:
     for row in found:
         print(
             f"{row['file'] or row['program']}:{row['line'] or '?'}: {row['code']} {row['message']}"

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import radixlang
 from radixlang.errors import ModelError, ParameterError, ProgramError, RadixlangError
@@ -123,7 +123,7 @@ def _report(error: RadixlangError, *, as_json: bool) -> int:
     place = f"{_near(location)}: " if location and location not in str(error) else ""
     print(printable(f"radixlang: {place}{error}"), file=sys.stderr)
     if as_json:
-        found: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+        found: dict[str, object] = {"type": type(error).__name__, "message": str(error)}
         if location:
             found["location"] = location
         if isinstance(error, ProgramError):

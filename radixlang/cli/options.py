@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, TypeAlias
 
-Commands = Any  # argparse's own types for these are private
-Group = Any
+# argparse has public names for neither
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Group: TypeAlias = "argparse._ActionsContainer"
 _PROGRAM_HELP = (
     "a .radix template, or a Python file with a @radixlang.function; FILE:NAME picks one of several"
 )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from radixlang.cache_dir import home
 from radixlang.cli._runtime import (
+    Opened,
     describe_prefix,
     load_saved_prefix,
     opened_runtime,
@@ -21,6 +23,10 @@ from radixlang.graph.passes import constant_prefix
 from radixlang.program.program import Program
 from radixlang.state.state import State
 from radixlang.units import bytes_text
+
+if TYPE_CHECKING:
+    from radixlang.runtime.saved_prefixes.store import SavedPrefix
+
 
 _SUFFIX = ".prefix"
 
@@ -51,7 +57,7 @@ def path_of(name: str) -> Path:
     return folder() / (name + _SUFFIX)
 
 
-def load(runtime: Any, name: str) -> None:
+def load(runtime: Opened, name: str) -> None:
     """Load and pin a saved prefix.
 
     Raises:
@@ -69,7 +75,7 @@ def _existing(name: str) -> Path:
     return path
 
 
-def _build(args: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
+def _build(args: argparse.Namespace) -> tuple[list[str], dict[str, object]]:
     path = path_of(args.name)
     if args.model == "fake":
         raise ParameterError("a prefix holds keys and values of a model; the fake one has none")
@@ -97,7 +103,7 @@ def _prefix_program(args: argparse.Namespace) -> Program:
     return Program(lambda s: _say(s, nodes), "prefix")
 
 
-def _say(s: State, nodes: Any) -> tuple[int, ...]:
+def _say(s: State, nodes: Sequence[Text | RoleBegin | RoleEnd]) -> tuple[int, ...]:
     for node in nodes:
         if isinstance(node, RoleBegin):
             s.role_begin(node.role)
@@ -105,11 +111,12 @@ def _say(s: State, nodes: Any) -> tuple[int, ...]:
             s.role_end(node.role)
         else:
             for part in node.parts:
+                assert isinstance(part, str)  # no other part is constant
                 s += part
     return s.tokens()
 
 
-def _list(args: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]]:
+def _list(args: argparse.Namespace) -> tuple[list[str], list[dict[str, object]]]:
     paths = sorted(folder().glob("*" + _SUFFIX))
     if not paths:
         return [f"no saved prefixes in {folder()}"], []
@@ -118,18 +125,18 @@ def _list(args: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]]:
     return [line for line, _ in rows], [data for _, data in rows]
 
 
-def _listed(path: Path, width: int) -> tuple[str, dict[str, Any]]:
+def _listed(path: Path, width: int) -> tuple[str, dict[str, object]]:
     """A line of the list; for a prefix that cannot be read it has the reason."""
     try:
         found = describe_prefix(path)
     except (ParameterError, OSError) as error:
-        data = {"name": path.stem, "path": str(path), "error": str(error)}
+        data: dict[str, object] = {"name": path.stem, "path": str(path), "error": str(error)}
         return f"{path.stem:<{width}}  cannot be read: {error}", data
     size = bytes_text(found.num_bytes)
     return f"{path.stem:<{width}}  {found.num_tokens:>8,} tokens  {size:>9}", _data(found)
 
 
-def _data(found: Any) -> dict[str, Any]:
+def _data(found: SavedPrefix) -> dict[str, object]:
     return {"name": found.path.stem, "path": str(found.path), "num_tokens": found.num_tokens,
             "num_bytes": found.num_bytes, "fingerprint": found.fingerprint}  # fmt: skip
 

@@ -13,7 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from radixlang.cli._runtime import Opened
 from radixlang.errors import ParameterError, ProgramError, RadixlangError, place_of
+from radixlang.keywords import RunKeywords
 from radixlang.program.program import Program
 from radixlang.state.state import State
 
@@ -97,7 +99,7 @@ def _pick(path: Path, programs: dict[str, Program], name: str | None) -> Program
 
 def settings(given: Sequence[str], program: Program) -> dict[str, Any]:
     """Arguments of the program from NAME=VALUE: a value that is not JSON is text."""
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {}  # JSON data, of the types that the program wants
     for each in given:
         name, separator, text = each.partition("=")
         if not separator or not name:
@@ -106,7 +108,7 @@ def settings(given: Sequence[str], program: Program) -> dict[str, Any]:
     return found
 
 
-def typed_cells(row: dict[str, Any], program: Program, place: str) -> dict[str, Any]:
+def typed_cells(row: dict[str, object], program: Program, place: str) -> dict[str, object]:
     """A row of text cells with the program's types.
 
     A cell is text, or JSON if the argument is annotated as a number, a bool, a list or a dict, or
@@ -120,9 +122,10 @@ def typed_cells(row: dict[str, Any], program: Program, place: str) -> dict[str, 
     }
 
 
-def _cell(text: str, name: str, program: Program, place: str) -> Any:
+def _cell(text: object, name: str, program: Program, place: str) -> object:
     kind = _annotation(program, name) or type(program.defaults.get(name)).__name__
-    if kind.partition("[")[0] not in ("int", "float", "bool", "list", "dict"):
+    is_json = kind.partition("[")[0] in ("int", "float", "bool", "list", "dict")
+    if not is_json or not isinstance(text, str):
         return text
     try:
         return json.loads(text.lower() if kind == "bool" else text)
@@ -135,7 +138,7 @@ def _annotation(program: Program, name: str) -> str:
     return kind if isinstance(kind, str) else getattr(kind, "__name__", "")
 
 
-def _value(text: str, annotation: str) -> Any:
+def _value(text: str, annotation: str) -> object:
     if text.startswith("@"):
         text = read_text(text[1:])
     if annotation == "str":
@@ -158,14 +161,21 @@ def read_text(path: str) -> str:
         raise ParameterError(f"cannot read {path}: {error}") from error
 
 
-def run_options(args: argparse.Namespace) -> dict[str, Any]:
+def run_options(args: argparse.Namespace) -> RunKeywords:
     """Options of a run that were given on the command line."""
-    named = {"seed": args.seed, "temperature": args.temperature, "max_tokens": args.max_tokens,
-             "timeout": args.timeout}  # fmt: skip
-    return {name: value for name, value in named.items() if value is not None}
+    found: RunKeywords = {}
+    if args.seed is not None:
+        found["seed"] = args.seed
+    if args.temperature is not None:
+        found["temperature"] = args.temperature
+    if args.max_tokens is not None:
+        found["max_tokens"] = args.max_tokens
+    if args.timeout is not None:
+        found["timeout"] = args.timeout
+    return found
 
 
-def run_program(program: Program, runtime: Any, options: dict[str, Any]) -> State:
+def run_program(program: Program, runtime: Opened, options: RunKeywords) -> State:
     """Run once; raises errors as `own_errors` does."""
     with own_errors():
         return program.run(runtime=runtime, **options)

@@ -7,9 +7,8 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from radixlang.cli._runtime import opened_runtime
+from radixlang.cli._runtime import Opened, opened_runtime
 from radixlang.cli.last_run import keep, left_tree
 from radixlang.cli.programs import (
     load_program,
@@ -52,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
             keep(left_tree(program.name, runtime))
 
 
-def _run_once(args: argparse.Namespace, program: Program, runtime: Any) -> int:
+def _run_once(args: argparse.Namespace, program: Program, runtime: Opened) -> int:
     with views_of_a_run(args):
         state = run_program(program, runtime, run_options(args))
     if args.json:
@@ -80,7 +79,7 @@ def _print_state(args: argparse.Namespace, state: State) -> None:
             print(f"{'':<{width}}  {line}")
 
 
-def _as_json(program: Program, state: State, runtime: Any) -> dict[str, Any]:
+def _as_json(program: Program, state: State, runtime: Opened) -> dict[str, object]:
     return {
         "program": program.name,
         "model": runtime.model_name,
@@ -94,8 +93,12 @@ def _as_json(program: Program, state: State, runtime: Any) -> dict[str, Any]:
 # ---- rows
 
 
-def _run_rows(args: argparse.Namespace, program: Program, rows: list[Any], runtime: Any) -> int:
-    found = program.as_completed(rows, runtime=runtime, save_to=args.out, **run_options(args))
+def _run_rows(
+    args: argparse.Namespace, program: Program, rows: list[dict[str, object]], runtime: Opened
+) -> int:
+    options = run_options(args)
+    options["runtime"] = runtime
+    found = program.as_completed(rows, save_to=args.out, **options)
     counts = {"rows": len(rows), "failed": 0, "resumed": 0}
     for result in _in_order(_counted(found, counts), ordered=not args.out):
         write_row_page(args, result.index, result.run_state)
@@ -132,12 +135,12 @@ def _in_order(results: Iterator[Result], *, ordered: bool) -> Iterator[Result]:
             following += 1
 
 
-def _row(result: Result) -> dict[str, Any]:
+def _row(result: Result) -> dict[str, object]:
     error = None if result.error is None else str(result.error)
     return {"index": result.index, "values": to_json(dict(result.values)), "error": error}
 
 
-def _print_summary(args: argparse.Namespace, counts: dict[str, int], runtime: Any) -> None:
+def _print_summary(args: argparse.Namespace, counts: dict[str, int], runtime: Opened) -> None:
     if sys.stderr.isatty() or args.stats or counts["failed"]:
         print(f"{counts['rows']} rows: {counts['resumed']} were there already, "
               f"{counts['failed']} failed", file=sys.stderr)  # fmt: skip
@@ -145,7 +148,7 @@ def _print_summary(args: argparse.Namespace, counts: dict[str, int], runtime: An
         print(savings(runtime), file=sys.stderr)
 
 
-def _read_rows(source: str, program: Program) -> list[dict[str, Any]]:
+def _read_rows(source: str, program: Program) -> list[dict[str, object]]:
     if source == "-":
         return parse_json_lines(sys.stdin.read(), "-")
     rows = read_rows(source)

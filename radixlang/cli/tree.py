@@ -41,7 +41,7 @@ def _run(args: argparse.Namespace) -> LeftTree:
     program = load_program(args.file)
     arguments = settings(args.settings, program)
     with opened_runtime(args) as runtime:
-        run_program(program, runtime, {**arguments, **run_options(args)})
+        run_program(program.bind(**arguments), runtime, run_options(args))
         left = left_tree(program.name, runtime, width=args.width or WIDTH)
     keep(left)
     return left

@@ -73,7 +73,7 @@ def _value(value: object) -> Json:
     return str(value)
 
 
-def check_version(data: Json, what: str, version: int) -> None:
+def check_version(data: object, what: str, version: int) -> None:
     """Raise a ParameterError unless data is an object of this kind and version."""
     if not isinstance(data, dict) or data.get("kind") != what:
         raise ParameterError(f"this is not a radixlang {what} file")

@@ -55,12 +55,12 @@ def merge_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
     return tuple(found)
 
 
-def constant_prefix(graph: Graph) -> tuple[Node, ...]:
+def constant_prefix(graph: Graph) -> tuple[RoleBegin | RoleEnd | Text, ...]:
     """The longest beginning of the program that no argument and no generation touches.
 
     The last node may be a Text cut before its first open part.
     """
-    found: list[Node] = []
+    found: list[RoleBegin | RoleEnd | Text] = []
     for node in merge_text(graph).root.nodes:
         if isinstance(node, (RoleBegin, RoleEnd)):
             found.append(node)

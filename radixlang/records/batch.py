@@ -26,6 +26,8 @@ from radixlang.records.workers import Workers
 from radixlang.state.listeners import tell_end
 from radixlang.state.state import State
 
+# Options of a run are checked by `check_options`, by name; Program's own signatures type them.
+
 
 class Launchable(Protocol):
     """What a batch runs: a program, or a compiled one."""
@@ -41,19 +43,19 @@ class Launchable(Protocol):
         ...
 
     def launch(
-        self, row: Mapping[str, Any], finish: Callable[[State], None], **options: Any
+        self, row: Mapping[str, object], finish: Callable[[State], None], **options: Any
     ) -> State:
         """Start a run and return at once; `finish(state)` is called once, when it has ended."""
         ...
 
-    def check_options(self, options: Mapping[str, Any], whose: str = "a run") -> None:
+    def check_options(self, options: Mapping[str, object], whose: str = "a run") -> None:
         """Raise a ParameterError for an option that no run knows."""
         ...
 
 
 def run_batch(
     program: Launchable,
-    rows: Iterable[Mapping[str, Any]],
+    rows: Iterable[Mapping[str, object]],
     *,
     progress: bool | None = None,
     **options: Any,
@@ -73,7 +75,7 @@ def run_batch(
 
 def as_completed(
     program: Launchable,
-    rows: Iterable[Mapping[str, Any]],
+    rows: Iterable[Mapping[str, object]],
     *,
     max_workers: int = 32,
     max_in_flight: int = 2048,
@@ -128,8 +130,8 @@ def _check_counts(**counts: object) -> None:
 
 class _Batch:
     def __init__(
-        self, program: Launchable, rows: list[dict[str, Any]], backend: Backend,
-        seed: int | None, options: Mapping[str, Any], max_in_flight: int,
+        self, program: Launchable, rows: list[dict[str, object]], backend: Backend,
+        seed: int | None, options: Mapping[str, object], max_in_flight: int,
     ) -> None:  # fmt: skip
         self.program, self.rows, self.backend = program, rows, backend
         self.seed, self.options = seed, options
@@ -189,7 +191,7 @@ class _Batch:
         return finish
 
 
-def _result(index: int, row: Mapping[str, Any], state: State | ProgramError) -> Result:
+def _result(index: int, row: Mapping[str, object], state: State | ProgramError) -> Result:
     if isinstance(state, ProgramError):
         return Result(index, row, error=state)
     error = state.error

@@ -6,19 +6,18 @@ runtime that still has it cached computes nothing again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from radixlang.constraints.typed_values import to_json
 from radixlang.default_runtime import runtime_or_default
 from radixlang.execution.branch_run import Stream
-from radixlang.execution.pieces import Cell, Rewritten, TurnMark, num_completed, piece_text
+from radixlang.execution.pieces import Cell, Piece, Rewritten, TurnMark, num_completed, piece_text
 from radixlang.execution.prompt_parts import emit
 from radixlang.execution.run import Run
 from radixlang.execution.run_options import RunOptions
 from radixlang.graph.graph_json import check_version
 from radixlang.protocol import Backend, Completion, Markup
-from radixlang.records.file_fields import check_fields
+from radixlang.records.file_fields import Fields, check_fields
 from radixlang.records.namespaces import check_namespace
 from radixlang.records.typed_json import restored, types_of
 from radixlang.sampling_params import SamplingKeywords, SamplingParams
@@ -40,7 +39,7 @@ _FIELDS = {
 }  # fmt: skip
 
 
-def take_checkpoint(state: State) -> dict[str, Any]:
+def take_checkpoint(state: State) -> dict[str, object]:
     """A state as JSON data. Waits for the state's pending generations."""
     stream = state._reader.settled()
     run = state._run()
@@ -61,7 +60,7 @@ def take_checkpoint(state: State) -> dict[str, Any]:
 
 
 def _pieces(stream: Stream) -> list[dict[str, Any]]:
-    pieces: list[dict[str, Any]] = []
+    pieces: list[dict[str, Any]] = []  # a text, or a turn
     for piece in stream.history():
         left = num_completed(piece)
         for before in reversed(pieces):
@@ -73,7 +72,7 @@ def _pieces(stream: Stream) -> list[dict[str, Any]]:
     return pieces
 
 
-def _piece(piece: Any) -> dict[str, Any]:
+def _piece(piece: Piece) -> dict[str, Any]:
     if isinstance(piece, TurnMark):
         return {"turn": piece.role, "begins": piece.begins}
     if isinstance(piece, Cell):
@@ -95,7 +94,7 @@ class Resumed:
     def __enter__(self) -> State:
         return self.state
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
             self._run.fail_from_program(error)
             return
@@ -110,7 +109,7 @@ class Resumed:
 
 
 def resume(
-    data: Mapping[str, Any], *, runtime: Backend | None = None, timeout: float | None = None,
+    data: Fields, *, runtime: Backend | None = None, timeout: float | None = None,
     max_total_tokens: int | None = None, namespace: str | None = None,
     **defaults: Unpack[SamplingKeywords],
 ) -> Resumed:  # fmt: skip
@@ -139,7 +138,7 @@ def resume(
     return Resumed(run, state)
 
 
-def _refill(stream: Stream, data: Mapping[str, Any], same_model: bool) -> None:
+def _refill(stream: Stream, data: Fields, same_model: bool) -> None:
     for piece in data["pieces"]:
         if "turn" in piece:
             stream.pieces.append(TurnMark(piece["turn"], piece["begins"]))
@@ -156,7 +155,7 @@ def _refill(stream: Stream, data: Mapping[str, Any], same_model: bool) -> None:
     stream.roles = tuple(data["roles"])
 
 
-def _finished(piece: Mapping[str, Any]) -> Cell:
+def _finished(piece: Fields) -> Cell:
     cell = Cell(0)
     cell.completion = Completion(piece["text"], tuple(piece["tokens"]), "eos")
     cell.resolve(piece["text"])

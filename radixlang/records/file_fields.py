@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn, TypeAlias
 
 from radixlang.errors import ParameterError
 
+Fields: TypeAlias = Mapping[str, Any]  # of a file, whose types check_fields has checked
 _NAMES = {str: "text", int: "a whole number", bool: "true or false", dict: "an object",
           type(None): "null"}  # fmt: skip
 
 
-def check_fields(data: Any, wanted: Any, what: str, at: str = "") -> None:
+def check_fields(data: object, wanted: object, what: str, at: str = "") -> None:
     """Raise a ParameterError for the first part of a file's data that is not as wanted.
 
     `wanted` is a type, a tuple of alternatives, a list with the form of every item, or an object
@@ -34,7 +35,7 @@ def check_fields(data: Any, wanted: Any, what: str, at: str = "") -> None:
         _refuse(data, _name(wanted), what, at)
 
 
-def _fits(data: Any, wanted: Any) -> bool:
+def _fits(data: object, wanted: object) -> bool:
     try:
         if isinstance(wanted, type):
             return isinstance(data, wanted) and (wanted is bool or not isinstance(data, bool))
@@ -44,13 +45,13 @@ def _fits(data: Any, wanted: Any) -> bool:
     return True
 
 
-def _name(wanted: Any) -> str:
+def _name(wanted: object) -> str:
     if isinstance(wanted, type):
         return _NAMES[wanted]
     return f"an object with {', '.join(wanted)}" if isinstance(wanted, Mapping) else "a list"
 
 
-def _refuse(data: Any, wanted: str, what: str, at: str) -> None:
+def _refuse(data: object, wanted: str, what: str, at: str) -> NoReturn:
     shown = repr(data) if len(repr(data)) <= 60 else f"{repr(data)[:57]}..."
     raise ParameterError(
         f"the {what} is damaged: {at or 'its data'} has to be {wanted}, and is {shown}. "

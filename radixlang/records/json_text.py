@@ -7,10 +7,9 @@ which UTF-8 cannot encode, is written as its escape.
 from __future__ import annotations
 
 import json
-from typing import Any
 
 
-def dump_json(data: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
+def dump_json(data: object, *, indent: int | None = None, sort_keys: bool = False) -> str:
     """JSON text that UTF-8 can encode."""
     text = json.dumps(data, ensure_ascii=False, indent=indent, sort_keys=sort_keys)
     try:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import CellType, CodeType
+from typing import Any, Protocol
 
 from radixlang.constraints.typed_values import to_json
 from radixlang.graph.graph_json import node_to_json
@@ -22,7 +23,14 @@ _SIMPLE = (str, int, float, bool, type(None), list, tuple, dict, set, frozenset)
 _NO_MATTER = ("timeout", "check")  # options that do not change an answer
 
 
-def made_by(program: Any, model_name: str, options: Mapping[str, Any]) -> dict[str, Json]:
+class Launched(Protocol):
+    """A program, or a compiled one, which has a graph in place of a function."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def made_by(program: Launched, model_name: str, options: Mapping[str, object]) -> dict[str, Json]:
     """JSON data that is equal if program, model and options are."""
     kept = {name: value for name, value in options.items()
             if name not in _NO_MATTER and value is not None}  # fmt: skip
@@ -32,7 +40,7 @@ def made_by(program: Any, model_name: str, options: Mapping[str, Any]) -> dict[s
     return plain
 
 
-def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+def difference(old: Mapping[str, object], new: Mapping[str, object]) -> str | None:
     """The first difference of two fingerprints, in words; None if they are the same."""
     for name in dict.fromkeys((*old, *new)):
         if old.get(name) != new.get(name):
@@ -42,7 +50,7 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _content(program: Any) -> Any:
+def _content(program: Any) -> Json:  # each kind has members of its own
     graph = getattr(program, "graph", None)
     if isinstance(graph, Graph):
         return _graph_content(graph)
@@ -51,12 +59,12 @@ def _content(program: Any) -> Any:
     return [_source(program.function), _closed_over(program.function), to_json(program.bound)]
 
 
-def _graph_content(graph: Graph) -> Any:
+def _graph_content(graph: Graph) -> Json:
     nodes = [[node_to_json(node) for node in block.nodes] for block in graph.blocks]
     return [[{**node, "location": ""} for node in block] for block in nodes]
 
 
-def _source(function: Any) -> Any:
+def _source(function: Callable[..., object]) -> Json:
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):  # made by exec, or typed at a prompt
@@ -64,26 +72,27 @@ def _source(function: Any) -> Any:
         return _code_content(code) if code is not None else repr(function)
 
 
-def _code_content(code: Any) -> Any:
-    constants = [_code_content(each) if hasattr(each, "co_code") else repr(each)
+def _code_content(code: CodeType) -> Json:
+    constants = [_code_content(each) if isinstance(each, CodeType) else repr(each)
                  for each in code.co_consts]  # fmt: skip
     return [code.co_code.hex(), list(code.co_names), constants]
 
 
-def _closed_over(function: Any) -> Any:
+def _closed_over(function: Callable[..., object]) -> Json:
     cells = getattr(function, "__closure__", None) or ()
-    names = function.__code__.co_freevars if cells else ()
+    code: CodeType | None = getattr(function, "__code__", None)
+    names = code.co_freevars if cells and code is not None else ()
     return {name: to_json(cell.cell_contents) for name, cell in zip(names, cells, strict=True)
             if isinstance(_contents(cell), _SIMPLE)}  # fmt: skip
 
 
-def _contents(cell: Any) -> Any:
+def _contents(cell: CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # not bound yet
         return _contents
 
 
-def _digest(data: Any) -> str:
+def _digest(data: Json) -> str:
     text = dump_json(data, sort_keys=True)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:12]

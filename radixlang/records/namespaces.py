@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from radixlang.errors import ParameterError
 
 
-def check_namespace(kept: Any, asked: str | None, kind: str) -> str:
+def check_namespace(kept: object, asked: str | None, kind: str) -> str:
     """The file's namespace; its prompts never move to another one.
 
     Raises:

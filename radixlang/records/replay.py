@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from radixlang.constraints.typed_values import to_json
 from radixlang.errors import ParameterError
+from radixlang.execution.branch_run import Stream
 from radixlang.execution.pieces import Cell, piece_text
 from radixlang.execution.run import Run
 from radixlang.graph.graph_json import check_version, node_to_json
 from radixlang.graph.nodes import Gen, Select
-from radixlang.records.file_fields import check_fields
+from radixlang.records.file_fields import Fields, check_fields
 from radixlang.records.json_text import dump_json
 from radixlang.records.namespaces import check_namespace
 from radixlang.records.typed_json import restored, types_of
@@ -40,8 +41,8 @@ class Difference:
     node: str
     location: str
     what: str
-    recorded: Any
-    now: Any
+    recorded: object
+    now: object
 
     def __str__(self) -> str:
         return (
@@ -119,7 +120,7 @@ def verify_replay(
     return Replayed(state, first_difference(recorded["nodes"], _nodes(state._run())))
 
 
-def _without_functions(options: Mapping[str, Any]) -> dict[str, Any]:
+def _without_functions(options: Mapping[str, object]) -> dict[str, object]:
     """The options with the name of a function in its place."""
     function = options.get("logits")
     if function is None:
@@ -127,9 +128,7 @@ def _without_functions(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, "logits": getattr(function, "__qualname__", type(function).__name__)}
 
 
-def first_difference(
-    recorded: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
-) -> Difference | None:
+def first_difference(recorded: Sequence[Fields], now: Sequence[Fields]) -> Difference | None:
     """The first difference of two lists of nodes; None if they are the same."""
     for old, new in zip(recorded, now, strict=False):
         for what in ("node", "asks", "prompt", "seed", "outcome"):
@@ -144,9 +143,9 @@ def first_difference(
     return None
 
 
-def _load(path: str | os.PathLike[str]) -> dict[str, Any]:
+def _load(path: str | os.PathLike[str]) -> Fields:
     try:
-        data: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+        data: Fields = json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ParameterError(f"{os.fspath(path)} is not JSON: {error}") from error
     check_version(data, _KIND, _VERSION)
@@ -154,9 +153,9 @@ def _load(path: str | os.PathLike[str]) -> dict[str, Any]:
     return data
 
 
-def _nodes(run: Run) -> list[dict[str, Any]]:
+def _nodes(run: Run) -> list[Fields]:
     """Every generation and selection of a run, in the order of its blocks."""
-    found = []
+    found: list[Fields] = []
     for stream in run.iter_streams():
         for node in stream.block.nodes:
             if not isinstance(node, (Gen, Select)):
@@ -183,7 +182,7 @@ def _asks(node: Gen | Select) -> str:
     return json.dumps(fields, sort_keys=True, ensure_ascii=False)
 
 
-def _prompt_hash(stream: Any, cell: Cell) -> str:
+def _prompt_hash(stream: Stream, cell: Cell) -> str:
     digest = hashlib.sha256()
     for piece in stream.history():
         if piece is cell:
@@ -192,7 +191,7 @@ def _prompt_hash(stream: Any, cell: Cell) -> str:
     return digest.hexdigest()[:16]
 
 
-def _outcome(cell: Cell) -> Any:
+def _outcome(cell: Cell) -> object:
     if cell.completion is not None:
         return {"text": cell.completion.text, "tokens": list(cell.completion.token_ids)}
     if cell.choice is not None:

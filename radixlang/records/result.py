@@ -18,7 +18,7 @@ class Result:
     """
 
     index: int
-    row: Mapping[str, Any]
+    row: Mapping[str, object]
     values: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
     error: ProgramError | None = None
@@ -40,10 +40,10 @@ class Result:
             ) from self.error
         return self.run_state
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Result, (self.index, dict(self.row), dict(self.values), self.text, self.error)
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Any:  # of the type that the program gave it
         """A value of the row; raises the row's error if it has one."""
         if self.error is not None:
             raise self.error

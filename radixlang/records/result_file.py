@@ -11,10 +11,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from radixlang.constraints.typed_values import to_json
 from radixlang.errors import ParameterError
+from radixlang.records.file_fields import Fields
 from radixlang.records.json_text import dump_json, json_lines
 from radixlang.records.made_by import difference
 from radixlang.records.result import Result
@@ -27,11 +27,11 @@ _BEGINNING = b'{"index": '
 class ResultFile:
     """Results of one batch on disk; a file that holds anything else is refused and not changed."""
 
-    def __init__(self, path: Path, made_by: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, made_by: Mapping[str, object]) -> None:
         self.path = path
         self._made_by = dict(made_by)
 
-    def load(self, rows: list[dict[str, Any]]) -> dict[int, Result]:
+    def load(self, rows: list[dict[str, object]]) -> dict[int, Result]:
         """Results of earlier runs without an error, by index.
 
         Raises:
@@ -67,7 +67,7 @@ class ResultFile:
         with self.path.open("ab") as file:
             file.write((dump_json(entry) + "\n").encode("utf-8"))
 
-    def _results(self, data: bytes, rows: list[dict[str, Any]]) -> dict[int, Result]:
+    def _results(self, data: bytes, rows: list[dict[str, object]]) -> dict[int, Result]:
         found: dict[int, Result] = {}
         for number, line in enumerate(json_lines(data.decode("utf-8", "replace")), 1):
             entry = _entry(line)
@@ -97,7 +97,7 @@ class ResultFile:
         )
 
 
-def _entry(line: str) -> dict[str, Any] | None:
+def _entry(line: str) -> Fields | None:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
@@ -108,6 +108,6 @@ def _entry(line: str) -> dict[str, Any] | None:
     return entry if fits else None
 
 
-def _row_key(row: Mapping[str, Any]) -> str:
+def _row_key(row: Mapping[str, object]) -> str:
     text = dump_json(to_json(dict(row)), sort_keys=True)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]

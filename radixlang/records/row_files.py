@@ -17,7 +17,7 @@ from radixlang.records.rows import as_rows
 TABLE_FILES = (".csv", ".tsv")  # whose cells are text
 
 
-def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+def read_rows(path: str | os.PathLike[str]) -> list[dict[str, object]]:
     """The rows of a file, each a dict of arguments, for `run_batch`.
 
     Args:
@@ -40,7 +40,7 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return _json(text, str(file)) if suffix == ".json" else parse_json_lines(text, str(file))
 
 
-def parse_json_lines(text: str, name: str) -> list[dict[str, Any]]:
+def parse_json_lines(text: str, name: str) -> list[dict[str, object]]:
     """Rows of JSON lines; `name` is what errors call their source."""
     return [
         _object(line, f"{name}:{number}")
@@ -56,7 +56,7 @@ def _text(file: Path) -> str:
         raise ParameterError(f"cannot read the rows of {file}: {error}") from error
 
 
-def _object(line: str, place: str) -> dict[str, Any]:
+def _object(line: str, place: str) -> dict[str, object]:
     try:
         row = json.loads(line)
     except ValueError as error:
@@ -71,7 +71,7 @@ def _object(line: str, place: str) -> dict[str, Any]:
     return row
 
 
-def _json(text: str, name: str) -> list[dict[str, Any]]:
+def _json(text: str, name: str) -> list[dict[str, object]]:
     try:
         rows = json.loads(text)
     except ValueError as error:
@@ -83,9 +83,9 @@ def _json(text: str, name: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _table(text: str, name: str, separator: str) -> list[dict[str, Any]]:
+def _table(text: str, name: str, separator: str) -> list[dict[str, object]]:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     names: list[str] = []
     try:
         for cells in reader:
@@ -109,7 +109,7 @@ def _check_names(names: list[str], place: str) -> None:
         )
 
 
-def _named(names: list[str], cells: list[str], place: str) -> dict[str, Any]:
+def _named(names: list[str], cells: list[str], place: str) -> dict[str, object]:
     if len(cells) != len(names):
         raise ParameterError(
             f"{place}: {len(cells)} cells for {len(names)} columns; a cell with the separator in "
@@ -118,7 +118,7 @@ def _named(names: list[str], cells: list[str], place: str) -> dict[str, Any]:
     return dict(zip(names, cells, strict=True))
 
 
-def _parquet(file: Path) -> Any:
+def _parquet(file: Path) -> object:
     try:
         module = importlib.import_module("pyarrow.parquet")
         return module.read_table(str(file))
@@ -128,7 +128,7 @@ def _parquet(file: Path) -> Any:
         raise ParameterError(f"cannot read the rows of {file}: {error}") from error
 
 
-def _package(name: str, file: Path) -> Any:
+def _package(name: str, file: Path) -> Any:  # a package that may be missing
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from radixlang.errors import ParameterError
 from radixlang.suggestions import shortened
 
 
-def as_rows(rows: Any, names: Iterable[str] = ()) -> list[dict[str, Any]]:
+def as_rows(rows: object, names: Iterable[str] = ()) -> list[dict[str, object]]:
     """The rows as dicts of arguments.
 
     Args:
@@ -36,7 +35,7 @@ def as_rows(rows: Any, names: Iterable[str] = ()) -> list[dict[str, Any]]:
     return [_row(index, row, shape) for index, row in enumerate(table)]
 
 
-def _table_rows(rows: Any) -> Any:
+def _table_rows(rows: object) -> object:
     if hasattr(rows, "iter_rows") and hasattr(rows, "columns"):  # polars
         return rows.iter_rows(named=True)
     if hasattr(rows, "to_pylist"):  # pyarrow
@@ -46,13 +45,13 @@ def _table_rows(rows: Any) -> Any:
     return rows
 
 
-def _known(cell: Any) -> Any:
+def _known(cell: object) -> object:
     """A cell of pandas; None for NaN, NaT and NA."""
     is_missing = type(cell).__name__ in ("NAType", "NaTType")
     return None if is_missing or (isinstance(cell, float) and math.isnan(cell)) else cell
 
 
-def _row(index: int, row: Any, shape: str) -> dict[str, Any]:
+def _row(index: int, row: object, shape: str) -> dict[str, object]:
     if not isinstance(row, Mapping):
         raise ParameterError(
             f"row {index} is no dict of arguments but {shortened(row)}; write {shape}"

@@ -13,20 +13,23 @@ import dataclasses
 import datetime
 import enum
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from radixlang.constraints.pydantic_types import adapted, is_adapted
 from radixlang.constraints.standard_types import STANDARD_TYPES
 from radixlang.constraints.typed_values import to_json
+from radixlang.json_types import Json, JsonObject
 
 _TYPE, _VALUE = "$type", "value"
 _PLAIN = (str, int, float, bool, type(None))
-_SCALARS: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+# to JSON data and back, of the values of one type
+Codec: TypeAlias = tuple[Callable[[Any], Json], Callable[[Any], object]]
+_SCALARS: dict[type, Codec] = {
     **{
         kind: (text.write, text.read)
         for kind, text in STANDARD_TYPES.items()
@@ -48,14 +51,14 @@ _SCALARS: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
         lambda data: base64.b64decode(data, validate=True),
     ),
 }
-_SEQUENCES: dict[type, Callable[[Any], Any]] = {
+_SEQUENCES: dict[type, Callable[[Any], object]] = {
     tuple: tuple, set: set, frozenset: frozenset, collections.deque: collections.deque,
 }  # fmt: skip
 _NAMED: dict[str, type] = {f"{kind.__module__}:{kind.__qualname__}": kind
                            for kind in (*_SCALARS, *_SEQUENCES)}  # fmt: skip
 
 
-def types_of(values: Mapping[str, Any]) -> dict[str, Any]:
+def types_of(values: Mapping[str, object]) -> JsonObject:
     """The typed form of those values that their plain JSON would not restore.
 
     A value that its typed form would not restore either is left out.
@@ -67,7 +70,7 @@ def types_of(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def restored(values: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
+def restored(values: Mapping[str, object], types: Mapping[str, Json]) -> dict[str, object]:
     """The original values, from their JSON data and the result of `types_of`.
 
     A value whose type is not found (its module is not loaded, or no longer has it) stays JSON.
@@ -78,7 +81,7 @@ def restored(values: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def _coded_or_none(value: Any) -> Any:
+def _coded_or_none(value: object) -> Json:
     try:
         coded = _encode(value)
         same = _decode(coded)
@@ -87,24 +90,24 @@ def _coded_or_none(value: Any) -> Any:
         return None
 
 
-def _value_or(value: Any, coded: Any) -> Any:
+def _value_or(value: object, coded: Json) -> object:
     try:
         return _decode(coded)
     except Exception:
         return value
 
 
-def _encode(value: Any) -> Any:
+def _encode(value: object) -> Json:
     kind = type(value)
-    if kind in _PLAIN:
+    if kind in _PLAIN and isinstance(value, _PLAIN):
         return value
-    if kind is list:
+    if kind is list and isinstance(value, list):
         return [_encode(item) for item in value]
-    if kind is dict:
+    if kind is dict and isinstance(value, dict):
         return _encode_dict(value)
     if kind in _SCALARS:
         return _tagged(kind, _SCALARS[kind][0](value))
-    if kind in _SEQUENCES:
+    if kind in _SEQUENCES and isinstance(value, Iterable):
         return _tagged(kind, [_encode(item) for item in value])
     if isinstance(value, enum.Enum):
         return _tagged(kind, value.name)
@@ -122,37 +125,38 @@ def _encode(value: Any) -> Any:
     return to_json(value)
 
 
-def _encode_dict(value: dict[Any, Any]) -> Any:
+def _encode_dict(value: dict[object, object]) -> Json:
     if _TYPE not in value and all(type(key) is str for key in value):
-        return {key: _encode(item) for key, item in value.items()}
+        return {str(key): _encode(item) for key, item in value.items()}
     return {_TYPE: "builtins:dict",
             _VALUE: [[_encode(key), _encode(item)] for key, item in value.items()]}  # fmt: skip
 
 
-def _encode_model(value: Any) -> dict[str, Any]:
+def _encode_model(value: Any) -> JsonObject:
     """A pydantic model by its fields; its serializers and validators do not run."""
     members = {**value.__dict__, **(value.__pydantic_extra__ or {})}
     return {"fields": {name: _encode(item) for name, item in members.items()},
             "set": sorted(value.model_fields_set)}  # fmt: skip
 
 
-def _tagged(kind: type, data: Any) -> dict[str, Any]:
+def _tagged(kind: type, data: Json) -> JsonObject:
     return {_TYPE: f"{kind.__module__}:{kind.__qualname__}", _VALUE: data}
 
 
-def _decode(data: Any) -> Any:
+def _decode(data: Json) -> object:
     if isinstance(data, list):
         return [_decode(item) for item in data]
     if not isinstance(data, dict):
         return data
     if _TYPE not in data:
         return {key: _decode(item) for key, item in data.items()}
-    name, value = data[_TYPE], data[_VALUE]
+    held: Any = data[_VALUE]  # in the form of its type; anything else raises, and stays JSON
+    name, value = str(data[_TYPE]), held
     if name == "builtins:dict":
         return {_decode(key): _decode(item) for key, item in value}
     if name == "pathlib:Path":
         return Path(value)
-    kind = _NAMED.get(name)
+    kind = _NAMED.get(name, object)
     if kind in _SCALARS:
         return _SCALARS[kind][1](value)
     if kind in _SEQUENCES:
@@ -160,7 +164,7 @@ def _decode(data: Any) -> Any:
     return _construct(_loaded(name), value)
 
 
-def _construct(kind: Any, value: Any) -> Any:
+def _construct(kind: type, value: Any) -> object:
     if issubclass(kind, enum.Enum):
         return kind[value]
     if hasattr(kind, "model_construct"):
@@ -181,10 +185,10 @@ def _construct(kind: Any, value: Any) -> Any:
     return made
 
 
-def _loaded(name: str) -> Any:
+def _loaded(name: str) -> type:
     """The class of this name, in a module that is loaded."""
     module, _, path = name.partition(":")
-    found: Any = sys.modules[module]
+    found: object = sys.modules[module]
     for part in path.split("."):
         found = getattr(found, part)
     if not isinstance(found, type):

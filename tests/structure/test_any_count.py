@@ -14,6 +14,8 @@ CEILING = 780
 ALIASES = {
     "Appendable",  # an expression of a value of any type
     "Argument",  # of an operation of a parsed regex
+    "Codec",  # of the values of one type
+    "Fields",  # of a file, whose types are checked when it is read
     "Parts",  # of a tool, whose schema has several forms
     "Schema",  # a JSON schema that is an object
     "Value",  # of an expression of a template
@@ -72,9 +74,14 @@ def aliases_of_any() -> set[str]:
     found = set()
     for path in sources():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            is_alias = isinstance(node, ast.AnnAssign) and "TypeAlias" in names_in(node.annotation)
-            if is_alias and "Any" in names_in(node):
-                found.add(getattr(node.target, "id", ""))
+            if isinstance(node, ast.AnnAssign) and "TypeAlias" in names_in(node.annotation):
+                name = getattr(node.target, "id", "")
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                name = node.targets[0].id
+            else:
+                continue
+            if name[:1].isupper() and not name.isupper() and "Any" in names_in(node):
+                found.add(name)
     return found
 
 
