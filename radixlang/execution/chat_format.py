@@ -30,7 +30,7 @@ class ChatFormat:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._cache: dict[Any, Any] = {}
+        self._cache: dict[tuple[Any, ...], str | bool] = {}
         self._lock = Lock()
 
     def open(self, roles: tuple[str, ...], role: str, *, generates: bool) -> str:
@@ -42,7 +42,7 @@ class ChatFormat:
         Raises:
             ParameterError: the template refuses this role in this place.
         """
-        return str(self._cached(("open", roles, role, generates)))
+        return str(self._cached("open", roles, role, generates))
 
     def close(self, roles: tuple[str, ...]) -> str:
         """Text that closes the last turn of `roles`.
@@ -50,11 +50,11 @@ class ChatFormat:
         Empty if the template writes it only once it knows the next turn; the next `open` then
         begins with it.
         """
-        return str(self._cached(("close", roles)))
+        return str(self._cached("close", roles))
 
     def rewrites(self, roles: tuple[str, ...]) -> bool:
         """Whether the template writes the content of the last of these turns in another form."""
-        return bool(self._cached(("rewrites", roles)))
+        return bool(self._cached("rewrites", roles))
 
     def content(self, roles: tuple[str, ...], content: str) -> str:
         """The content of the last of these turns as the template writes it.
@@ -72,11 +72,12 @@ class ChatFormat:
         except ParameterError:  # it refuses this turn in the last place: nothing is known
             return False
 
-    def _cached(self, key: Any) -> Any:
+    def _cached(self, *key: Any) -> str | bool:  # the name of a method, and its arguments
         with self._lock:
             found = self._cache.get(key)
         if found is None:
-            found = getattr(self, f"_{key[0]}")(*key[1:])
+            made: str | bool = getattr(self, f"_{key[0]}")(*key[1:])
+            found = made
             with self._lock:
                 self._cache[key] = found
         return found

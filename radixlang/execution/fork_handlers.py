@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from radixlang.errors import JoinError
 from radixlang.execution.branch_run import Stream
@@ -44,7 +43,7 @@ def handle_join(run: NodeContext, stream: Stream, node: Join) -> bool:
     stream.join_at = 0
     children = [run.loop.streams[child] for child in node.children]
     cell = run.loop.cell(stream.block.id, node.slot, node.name)
-    values: Any = _join_values(run, node, children)
+    values = _join_values(run, node, children)
     if node.mode == "reduce":
         assert node.reducer is not None
         call = partial(node.reducer, values)
@@ -52,14 +51,14 @@ def handle_join(run: NodeContext, stream: Stream, node: Join) -> bool:
             partial(_reduced, run, stream, node, cell, value, error)))  # fmt: skip
         return False
     if node.mode == "text":
-        text = node.separator.join(value for value in values if value is not None)
+        text = node.separator.join(value for value in values if isinstance(value, str))
         if text:
             emit(stream, text)
     _end_join(run, node, cell, values)
     return True
 
 
-def _end_join(run: NodeContext, node: Join, cell: Cell, value: Any) -> None:
+def _end_join(run: NodeContext, node: Join, cell: Cell, value: object) -> None:
     if node.close:
         for child in node.children:
             below = run.loop.streams[child]
@@ -74,7 +73,7 @@ def _reduced(
     stream: Stream,
     node: Join,
     cell: Cell,
-    value: Any,
+    value: object,
     error: BaseException | None,
 ) -> None:
     if stream.error is not None:
@@ -99,7 +98,7 @@ def _children_ready(run: NodeContext, stream: Stream, node: Join) -> bool:
     return True
 
 
-def _join_values(run: NodeContext, node: Join, children: list[Stream]) -> list[Any]:
+def _join_values(run: NodeContext, node: Join, children: list[Stream]) -> list[object]:
     errors = {index: child.error for index, child in enumerate(children) if child.error}
     if errors and node.missing == "raise":
         first = next(iter(errors.values()))

@@ -30,7 +30,7 @@ class NodeContext:
 
     def __init__(
         self, name: str, backend: Backend, options: RunOptions, loop: RunLoop, *,
-        args: Mapping[str, Any], constraints: Mapping[int, Any] | None,
+        args: Mapping[str, object], constraints: Mapping[int, object] | None,
         uses: Mapping[Place, FutureUse] | None,
     ) -> None:  # fmt: skip
         self.name, self.backend, self.options, self.loop = name, backend, options, loop
@@ -50,7 +50,8 @@ class NodeContext:
         if self.options.defaults:
             known = self._defaulted.get(id(params))
             if known is None or known[0] is not params:
-                merged = SamplingParams(**{**self.options.defaults, **dict(node.overrides)})
+                given: dict[str, Any] = {**self.options.defaults, **dict(node.overrides)}
+                merged = SamplingParams(**given)
                 known = self._defaulted[id(params)] = (params, merged)
             params = known[1]
         root = self.seed if params.seed is None else params.seed
@@ -61,7 +62,7 @@ class NodeContext:
         if self._uses is not None and stream.branch is not None:
             stream.branch.expect(self._uses[(stream.block.id, stream.pos)].next_in)
 
-    def constraint_for(self, node: Gen) -> Any:
+    def constraint_for(self, node: Gen) -> object:
         """The node's compiled constraint, or None."""
         return None if node.constraint is None else self.constraints[id(node.constraint)]
 

@@ -153,7 +153,7 @@ def _generated(
 
 
 def _read_value(
-    run: NodeContext, node: Gen, text: str, then: Callable[[Any, BaseException | None], None]
+    run: NodeContext, node: Gen, text: str, then: Callable[[object, BaseException | None], None]
 ) -> None:
     """Parse the value of a generated text; a user's type is parsed on a user thread."""
     output = node.output
@@ -172,7 +172,7 @@ def _read_value(
 
 
 def _valued(
-    run: NodeContext, stream: Stream, node: Gen, cell: Cell, generation: Generation, value: Any,
+    run: NodeContext, stream: Stream, node: Gen, cell: Cell, generation: Generation, value: object,
     error: BaseException | None,
 ) -> None:  # fmt: skip
     if error is not None:
@@ -264,7 +264,7 @@ def _scored(
 
 def _chosen(
     run: NodeContext, stream: Stream, node: Select, options: list[str], details: list[OptionScore],
-    scores: Any, error: BaseException | None,
+    scores: tuple[float, ...], error: BaseException | None,
 ) -> None:  # fmt: skip
     if stream.error is not None:
         return
@@ -302,7 +302,8 @@ def handle_dynamic(run: NodeContext, stream: Stream, node: Dynamic) -> bool:
     return True
 
 
-HANDLERS: dict[type, Callable[[Any, Stream, Any], bool]] = {
+# each handler takes the nodes of its key
+HANDLERS: dict[type, Callable[[NodeContext, Stream, Any], bool]] = {
     Text: handle_text,
     RoleBegin: handle_role_begin,
     RoleEnd: handle_role_end,

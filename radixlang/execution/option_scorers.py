@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 from radixlang.errors import ParameterError
 from radixlang.execution.pieces import Choice
@@ -20,7 +19,7 @@ SCORERS = (
 _TIE = 1e-9  # scores closer than this, relative to their size, are a tie
 
 
-def check_scorer(scorer: Any) -> None:
+def check_scorer(scorer: object) -> None:
     """Raise a ParameterError unless scorer is a known name or a function."""
     if callable(scorer) or scorer in SCORERS:
         return
@@ -40,7 +39,7 @@ def check_option_texts(options: Sequence[object]) -> None:
         raise ParameterError(f"the option {twice!r} is listed twice; list each option once")
 
 
-def needs_unconditional(scorer: Any) -> bool:
+def needs_unconditional(scorer: object) -> bool:
     """Whether the scorer also needs the options scored without the prompt."""
     return bool(scorer == "unconditional_likelihood_normalized")
 
@@ -80,7 +79,7 @@ def choose(
     return Choice(tuple(options), ties[0], tuple(scores), _softmax(scores), ties, tuple(details))
 
 
-def _checked(scorer: Any, scores: Any, count: int) -> tuple[float, ...]:
+def _checked(scorer: object, scores: Iterable[float], count: int) -> tuple[float, ...]:
     values = tuple(float(score) for score in scores)
     if len(values) != count or any(math.isnan(value) for value in values):
         name = getattr(scorer, "__name__", repr(scorer))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from radixlang.protocol import Completion, Delta, Generation, OptionScore
 
@@ -63,7 +63,7 @@ class Cell:
         self.done = False
         self.seen = False
         self.is_stopping = False  # the generation is to end, or not to begin
-        self.value: Any = None
+        self.value: Any = None  # of the type that the program asked for
         self.error: ProgramError | None = None
         self.posted_s = 0.0
         self.ended_s = 0.0
@@ -80,7 +80,7 @@ class Cell:
         self.forced: tuple[tuple[str, bool], ...] = ()
         self.callbacks: list[Callable[[], None]] | None = None
 
-    def resolve(self, value: Any) -> None:
+    def resolve(self, value: object) -> None:
         """Set the value and call back."""
         self.value = value
         self._end()
@@ -125,7 +125,7 @@ class TurnMark:
     begins: bool
 
 
-Piece = Any  # str | Markup | Cell | TurnMark
+Piece: TypeAlias = "str | Cell | TurnMark"  # a str may be a Markup
 
 
 class Rewritten(str):
@@ -149,7 +149,7 @@ def piece_text(piece: Piece) -> str:
     return piece.text if isinstance(piece, Cell) else ""
 
 
-def joined_text(pieces: Iterable[Any]) -> str:
+def joined_text(pieces: Iterable[Piece]) -> str:
     """The pieces' text, with a completed character in place of a broken one."""
     parts: list[str] = []
     for piece in pieces:
@@ -163,7 +163,7 @@ def joined_text(pieces: Iterable[Any]) -> str:
     return "".join(parts)
 
 
-def num_completed(piece: Any) -> int:
+def num_completed(piece: Piece) -> int:
     """Number of broken characters before a piece that its text completes."""
     completes = getattr(piece, "completes", None)
     return completes[0] if completes is not None else 0

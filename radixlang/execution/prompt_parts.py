@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from radixlang.errors import ParameterError
 from radixlang.execution.branch_run import Stream
@@ -13,7 +13,7 @@ from radixlang.graph.nodes import Arg, Part, Ref
 from radixlang.protocol import Branch
 from radixlang.user_code import is_users_value, offload
 
-Pairs = list[str | tuple[Any, str]]  # texts, and values with their format specs
+Pairs: TypeAlias = list[str | tuple[object, str]]  # texts, and values with their format specs
 
 
 def emit(stream: Stream, text: str) -> None:
@@ -76,13 +76,13 @@ def _formatted(pairs: Pairs) -> list[str]:
     return [pair if isinstance(pair, str) else format(*pair) for pair in pairs]
 
 
-def _value(run: NodeContext, part: Ref | Arg) -> Any:
+def _value(run: NodeContext, part: Ref | Arg) -> object:
     if isinstance(part, Arg):
         return argument(run, part.name)
     return run.loop.cell(part.block, part.slot).value
 
 
-def argument(run: NodeContext, name: str) -> Any:
+def argument(run: NodeContext, name: str) -> Any:  # of the type that the caller gave
     """The value of an open argument of the graph."""
     try:
         return run.args[name]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TypeAlias
 
 from radixlang.errors import NeedsValueError
 from radixlang.process_owner import ProcessOwner
 from radixlang.reply import Sleepers
+
+Waiter: TypeAlias = tuple[Callable[[], bool], asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
 class Readers:
@@ -25,7 +27,7 @@ class Readers:
         self._owner = owner
         self._has_failed = has_failed
         self._sleepers = Sleepers()
-        self._async_waiters: list[tuple[Callable[[], bool], Any, Any]] = []
+        self._async_waiters: list[Waiter] = []
 
     def wait(self, predicate: Callable[[], bool]) -> None:
         """Block until predicate() holds or the run has failed. Once true, it must stay true.
@@ -92,7 +94,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _wake_loop(loop: Any, future: Any) -> None:
+def _wake_loop(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
     def wake() -> None:
         if not future.done():
             future.set_result(None)

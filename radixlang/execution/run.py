@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from radixlang.errors import CancelledError, DeadlineError, ProgramError, refuse_pickling
 from radixlang.execution.branch_run import Stream
@@ -35,8 +35,8 @@ class Run:
 
     def __init__(
         self, name: str, backend: Backend, options: RunOptions, *,
-        args: Mapping[str, Any] | None = None, graph: Graph | None = None,
-        constraints: Mapping[int, Any] | None = None,
+        args: Mapping[str, object] | None = None, graph: Graph | None = None,
+        constraints: Mapping[int, object] | None = None,
         uses: Mapping[Place, FutureUse] | None = None,
     ) -> None:  # fmt: skip
         self.name, self.backend, self.options = name, backend, options
@@ -62,7 +62,7 @@ class Run:
     # -- what it is ---------------------------------------------------------------------
 
     @property
-    def args(self) -> Mapping[str, Any]:
+    def args(self) -> Mapping[str, object]:
         """The program's arguments."""
         return self.nodes.args
 
@@ -180,7 +180,7 @@ class Run:
             self.record(block, Dynamic(reason, self.recorder.location()))
             self.flush()
 
-    def outcome(self, block: Block, cell: Cell) -> Any:
+    def outcome(self, block: Block, cell: Cell) -> object:
         """The value of a finished cell, or the first error of the run or of this branch."""
         error = self.loop.error_of(block) or cell.error
         if error is not None:

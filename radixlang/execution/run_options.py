@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from radixlang.errors import ParameterError
 from radixlang.protocol import AdapterUse, adapter_use
@@ -20,7 +19,7 @@ class RunOptions:
     """
 
     seed: int | None = None
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, object] = field(default_factory=dict)
     timeout: float | None = None
     max_total_tokens: int | None = None
     namespace: str = ""

@@ -7,10 +7,10 @@ the next generation writes the rest of it, the character is whole: the later one
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from radixlang.execution.branch_run import Stream
-from radixlang.execution.pieces import REPLACEMENT, Cell, joined_text
+from radixlang.execution.pieces import REPLACEMENT, Cell, Piece, joined_text
+from radixlang.protocol import Completion
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -38,8 +38,10 @@ def _broken_before(stream: Stream, cell: Cell) -> list[Cell]:
     """The generations right before this one that end inside a character, in order."""
     chain: list[Cell] = []
     for piece in _pieces_before(stream, cell):
-        text = getattr(piece, "text", "")
-        if getattr(piece, "completion", None) is None or not text.endswith(REPLACEMENT):
+        if not isinstance(piece, Cell) or piece.completion is None:
+            break
+        text = piece.text
+        if not text.endswith(REPLACEMENT):
             break
         chain.append(piece)
         if text.strip(REPLACEMENT):
@@ -47,7 +49,7 @@ def _broken_before(stream: Stream, cell: Cell) -> list[Cell]:
     return chain[::-1]
 
 
-def _pieces_before(stream: Stream, cell: Cell) -> Iterator[Any]:
+def _pieces_before(stream: Stream, cell: Cell) -> Iterator[Piece]:
     """The pieces of the prompt before a cell, the last first."""
     at: Stream | None = stream
     pieces = stream.pieces
@@ -58,6 +60,6 @@ def _pieces_before(stream: Stream, cell: Cell) -> Iterator[Any]:
         start, at = at.base_length, at.base
 
 
-def _completion(cell: Cell) -> Any:
+def _completion(cell: Cell) -> Completion:
     assert cell.completion is not None
     return cell.completion

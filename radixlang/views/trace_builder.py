@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from radixlang.execution.branch_run import Stream
-from radixlang.execution.pieces import Cell, TurnMark, piece_text
+from radixlang.execution.pieces import Cell, Piece, TurnMark, piece_text
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Adopt, Block, Call, Fork, Gen, Join, Node, Select
 from radixlang.protocol import Markup
@@ -128,7 +128,7 @@ class _Builder:
 
     # -- nodes --------------------------------------------------------------------------
 
-    def _add_node(self, place: _Place, node: Node, pieces: list[object], is_done: bool) -> None:
+    def _add_node(self, place: _Place, node: Node, pieces: list[Piece], is_done: bool) -> None:
         location = _place_name(node)
         if isinstance(node, Adopt):
             self._adopt(place, node, pieces, location)
@@ -144,7 +144,7 @@ class _Builder:
         elif isinstance(node, Join) and is_done:
             self._merge(place.lane, node.children, _merge_of(node, location))
 
-    def _add_piece(self, place: _Place, node: Node, piece: object, location: str) -> None:
+    def _add_piece(self, place: _Place, node: Node, piece: Piece, location: str) -> None:
         text = piece_text(piece)
         if isinstance(piece, Cell):
             assert isinstance(node, (Gen, Select))
@@ -233,7 +233,7 @@ class _Builder:
         self._left[node.child] = place.leaving()
         place.lane.steps.append(Nested(node.program, node.scope, lane, location))
 
-    def _adopt(self, place: _Place, node: Adopt, pieces: list[object], location: str) -> None:
+    def _adopt(self, place: _Place, node: Adopt, pieces: list[Piece], location: str) -> None:
         """Continue where a branch ended; its pieces are drawn where they were generated."""
         lane, child = place.lane, self._lanes[node.child]
         place.num_characters += sum(len(piece_text(piece)) for piece in pieces)
