@@ -163,6 +163,18 @@ class Tool:
             object.__setattr__(self, "parameters", schema)
 
 
+class ToolsKeywords(TypedDict, total=False):
+    """Options of a Tools."""
+
+    begin: str
+    end: str
+    name_key: str
+    arguments_key: str
+    strict: bool
+    whitespace: int
+    finish: Finish
+
+
 @dataclass(frozen=True, slots=True)
 class Tools:
     """The text is one valid call: {"name": …, "arguments": {…}} between `begin` and `end`.

@@ -36,7 +36,7 @@ class CompiledProgram:
         self.options: RunKeywords = options or {}
         self.name = graph.name
         self.arguments = graph.arguments()
-        self._constraints: dict[int, dict[int, Any]] = {}
+        self._constraints: dict[int, dict[int, object]] = {}
         self._names = _names_of(graph.root)
         self._uses = future_uses(graph)
 
@@ -45,11 +45,11 @@ class CompiledProgram:
         """Names of the open arguments."""
         return self.arguments
 
-    def __call__(self, **kwargs: Any) -> State:
+    def __call__(self, **kwargs: object) -> State:
         """The same as `run`."""
         return self.run(**kwargs)
 
-    def run(self, **kwargs: Any) -> State:
+    def run(self, **kwargs: object) -> State:
         """Run with the open arguments given; options as for `Program.run`."""
         check = kwargs.pop("check", self.options.get("check", True))
         state = self.launch(kwargs)
@@ -65,7 +65,7 @@ class CompiledProgram:
         return state
 
     def run_batch(
-        self, rows: Iterable[Mapping[str, Any]], *, progress: bool | None = None,
+        self, rows: Iterable[Mapping[str, object]], *, progress: bool | None = None,
         **options: Unpack[BatchKeywords],
     ) -> list[Result]:  # fmt: skip
         """One Result for each row, in order; options as for `Program.run_batch`."""
@@ -75,7 +75,7 @@ class CompiledProgram:
         return run_batch(self, rows, progress=progress, **merged)
 
     def as_completed(
-        self, rows: Iterable[Mapping[str, Any]], **options: Unpack[BatchKeywords]
+        self, rows: Iterable[Mapping[str, object]], **options: Unpack[BatchKeywords]
     ) -> Iterator[Result]:
         """Results as rows finish; options as for `Program.run_batch`."""
         from radixlang.records.batch import as_completed
@@ -84,10 +84,13 @@ class CompiledProgram:
         return as_completed(self, rows, **merged)
 
     def launch(
-        self, row: Mapping[str, Any], finish: Callable[[State], None] | None = None, **options: Any
+        self,
+        row: Mapping[str, object],
+        finish: Callable[[State], None] | None = None,
+        **options: object,
     ) -> State:
         """Start one run and return at once."""
-        given = {**self.options, **row, **options}
+        given: dict[str, Any] = {**self.options, **row, **options}
         given.pop("check", None)
         args = {name: given.pop(name) for name in self.arguments if name in given}
         missing = [name for name in self.arguments if name not in args]
@@ -111,13 +114,14 @@ class CompiledProgram:
         run.start()
         return state
 
-    def check_options(self, options: Mapping[str, Any], whose: str = "a run") -> None:
+    def check_options(self, options: Mapping[str, object], whose: str = "a run") -> None:
         """Raise a ParameterError for an option that no run knows."""
         self._options({key: value for key, value in options.items() if key != "check"})
 
-    def _options(self, given: Mapping[str, Any]) -> RunOptions:
-        known = {key: value for key, value in given.items() if key in (*_RUN_NAMES, "seed")}
-        rest = {key: value for key, value in given.items() if key not in known}
+    def _options(self, given: Mapping[str, object]) -> RunOptions:
+        names: tuple[str, ...] = (*_RUN_NAMES, "seed")
+        known: dict[str, Any] = {key: value for key, value in given.items() if key in names}
+        rest: dict[str, Any] = {key: value for key, value in given.items() if key not in known}
         unknown = next((key for key in rest if key not in PARAM_NAMES), None)
         if unknown is not None:
             listed = ", ".join(self.arguments) or "none"
@@ -128,7 +132,7 @@ class CompiledProgram:
             )
         return RunOptions(defaults=SamplingParams.checked(**rest), **known)
 
-    def _compiled_constraints(self, backend: Backend) -> dict[int, Any]:
+    def _compiled_constraints(self, backend: Backend) -> dict[int, object]:
         found = self._constraints.get(id(backend))
         if found is None:
             specs = [node.constraint for _, node in self.graph.walk() if isinstance(node, Gen)]

@@ -9,7 +9,7 @@ checked, give the options to `program.with_options(…)` first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 if TYPE_CHECKING:
     from radixlang.protocol import AdapterUse, Backend
@@ -33,7 +33,7 @@ class Launch(Protocol[P, R_co]):
     def __call__(self, state: State, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
     @overload
     def __call__(
-        self, *args: Any, runtime: Backend | None, timeout: float | None = ...,
+        self, *args: object, runtime: Backend | None, timeout: float | None = ...,
         seed: int | None = ..., max_total_tokens: int | None = ..., namespace: str = ...,
         adapter: Adapting = ..., check: bool = ..., max_tokens: int = ..., min_tokens: int = ...,
         temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
@@ -41,11 +41,12 @@ class Launch(Protocol[P, R_co]):
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
         logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
-        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ..., **arguments: Any,
+        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
+        **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
-        self, *args: Any, seed: int | None, runtime: Backend | None = ...,
+        self, *args: object, seed: int | None, runtime: Backend | None = ...,
         timeout: float | None = ..., max_total_tokens: int | None = ..., namespace: str = ...,
         adapter: Adapting = ..., check: bool = ..., max_tokens: int = ..., min_tokens: int = ...,
         temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
@@ -53,11 +54,12 @@ class Launch(Protocol[P, R_co]):
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
         logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
-        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ..., **arguments: Any,
+        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
+        **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
-        self, *args: Any, temperature: float, runtime: Backend | None = ...,
+        self, *args: object, temperature: float, runtime: Backend | None = ...,
         timeout: float | None = ..., seed: int | None = ..., max_total_tokens: int | None = ...,
         namespace: str = ..., adapter: Adapting = ..., check: bool = ..., max_tokens: int = ...,
         min_tokens: int = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
@@ -65,11 +67,12 @@ class Launch(Protocol[P, R_co]):
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
         logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
-        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ..., **arguments: Any,
+        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
+        **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
-        self, *args: Any, max_tokens: int, runtime: Backend | None = ...,
+        self, *args: object, max_tokens: int, runtime: Backend | None = ...,
         timeout: float | None = ..., seed: int | None = ..., max_total_tokens: int | None = ...,
         namespace: str = ..., adapter: Adapting = ..., check: bool = ..., min_tokens: int = ...,
         temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
@@ -77,11 +80,12 @@ class Launch(Protocol[P, R_co]):
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
         logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
-        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ..., **arguments: Any,
+        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
+        **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
-        self, *args: Any, timeout: float | None, runtime: Backend | None = ...,
+        self, *args: object, timeout: float | None, runtime: Backend | None = ...,
         seed: int | None = ..., max_total_tokens: int | None = ..., namespace: str = ...,
         adapter: Adapting = ..., check: bool = ..., max_tokens: int = ..., min_tokens: int = ...,
         temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
@@ -89,11 +93,12 @@ class Launch(Protocol[P, R_co]):
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
         logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
-        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ..., **arguments: Any,
+        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
+        **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
-        self, *args: Any, check: bool, adapter: Adapting = ..., runtime: Backend | None = ...,
+        self, *args: object, check: bool, adapter: Adapting = ..., runtime: Backend | None = ...,
         timeout: float | None = ..., seed: int | None = ..., max_total_tokens: int | None = ...,
         namespace: str = ..., max_tokens: int = ..., min_tokens: int = ...,
         temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
@@ -101,11 +106,12 @@ class Launch(Protocol[P, R_co]):
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
         logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
-        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ..., **arguments: Any,
+        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
+        **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
-        self, *args: Any, max_total_tokens: int | None, runtime: Backend | None = ...,
+        self, *args: object, max_total_tokens: int | None, runtime: Backend | None = ...,
         timeout: float | None = ..., seed: int | None = ..., namespace: str = ...,
         adapter: Adapting = ..., check: bool = ..., max_tokens: int = ..., min_tokens: int = ...,
         temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
@@ -113,11 +119,12 @@ class Launch(Protocol[P, R_co]):
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
         logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
-        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ..., **arguments: Any,
+        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
+        **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
-        self, *args: Any, namespace: str, runtime: Backend | None = ...,
+        self, *args: object, namespace: str, runtime: Backend | None = ...,
         timeout: float | None = ..., seed: int | None = ..., max_total_tokens: int | None = ...,
         adapter: Adapting = ..., check: bool = ..., max_tokens: int = ..., min_tokens: int = ...,
         temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
@@ -125,11 +132,12 @@ class Launch(Protocol[P, R_co]):
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
         logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
-        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ..., **arguments: Any,
+        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
+        **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
-        self, *args: Any, adapter: Adapting, runtime: Backend | None = ...,
+        self, *args: object, adapter: Adapting, runtime: Backend | None = ...,
         timeout: float | None = ..., seed: int | None = ..., max_total_tokens: int | None = ...,
         namespace: str = ..., check: bool = ..., max_tokens: int = ..., min_tokens: int = ...,
         temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
@@ -137,7 +145,8 @@ class Launch(Protocol[P, R_co]):
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
         logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
-        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ..., **arguments: Any,
+        logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
+        **arguments: object,
     ) -> R_co: ...  # fmt: skip
 
 
@@ -145,9 +154,9 @@ class LaunchMethod(Protocol[R_co]):
     """A method whose signature has the program's arguments."""
 
     @overload
-    def __get__(self, program: None, owner: Any, /) -> Callable[..., R_co]: ...
+    def __get__(self, program: None, owner: type, /) -> Callable[..., R_co]: ...
     @overload
-    def __get__(self, program: NestedProgram[P], owner: Any, /) -> Launch[P, R_co]: ...
+    def __get__(self, program: NestedProgram[P], owner: type, /) -> Launch[P, R_co]: ...
 
 
 def launches(method: Callable[..., R]) -> LaunchMethod[R]:

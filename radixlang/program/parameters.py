@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
 
 from radixlang.errors import ParameterError
 from radixlang.keywords import RUN_NAMES
@@ -24,11 +23,11 @@ class Parameters:
     """
 
     program: str
-    defaults: dict[str, Any]
+    defaults: dict[str, object]
     owner: str = ""
 
     @classmethod
-    def of(cls, target: Callable[..., Any], name: str) -> Parameters:
+    def of(cls, target: Callable[..., object], name: str) -> Parameters:
         """The parameters of a program's function.
 
         Raises:
@@ -54,7 +53,7 @@ class Parameters:
         defaults = {parameter.name: parameter.default for parameter in rest[1:]}
         return cls(name, defaults, owner if is_method else "")
 
-    def by_name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def by_name(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
         """All arguments of a call by name."""
         names = tuple(self.defaults)
         if len(args) > len(names):
@@ -70,7 +69,9 @@ class Parameters:
             )
         return {**dict(zip(names, args, strict=False)), **kwargs}
 
-    def check(self, given: Mapping[str, Any], extra: tuple[str, ...] = (), whose: str = "") -> None:
+    def check(
+        self, given: Mapping[str, object], extra: tuple[str, ...] = (), whose: str = ""
+    ) -> None:
         """Raise a ParameterError for a name that is neither an argument nor one of `extra`.
 
         `extra` are the options of `whose`: "a run" or "run_batch".
@@ -99,7 +100,7 @@ class Parameters:
         )
 
 
-def _check_function(target: Any, name: str) -> None:
+def _check_function(target: object, name: str) -> None:
     if isinstance(target, (classmethod, staticmethod)):
         kind = type(target).__name__
         raise ParameterError(f"write @{kind} above @function for program {name!r}, not below it")
@@ -115,7 +116,7 @@ def _check_function(target: Any, name: str) -> None:
         )
 
 
-def _owner_of(target: Any) -> str:
+def _owner_of(target: object) -> str:
     """The class in whose body a function is defined, or ""."""
     outer = target.__qualname__.rpartition(".")[0] if isinstance(target, FunctionType) else ""
     return "" if outer.endswith("<locals>") else outer.rpartition(".")[2]

@@ -50,10 +50,10 @@ class Program(Generic[P]):
 
     def __init__(
         self, function: Callable[Concatenate[State, P], object], name: str | None = None,
-        bound: Mapping[str, Any] | None = None, options: RunKeywords | None = None,
+        bound: Mapping[str, object] | None = None, options: RunKeywords | None = None,
     ) -> None:  # fmt: skip
         self.function = function
-        self._call: Callable[..., Any] = function
+        self._call: Callable[..., Any] = function  # its result is awaited if it can be
         self.name = name or str(getattr(function, "__name__", "program"))
         self.bound = dict(bound or {})
         self.options: RunKeywords = options or {}
@@ -72,7 +72,7 @@ class Program(Generic[P]):
         return tuple(self._parameters.defaults)
 
     @property
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self) -> dict[str, object]:
         """Arguments and their defaults; `inspect.Parameter.empty` where there is none."""
         return dict(self._parameters.defaults)
 
@@ -83,7 +83,7 @@ class Program(Generic[P]):
         bound = MethodType(self.function, instance)
         return type(self)(bound, self.name, self.bound, self.options)
 
-    def bind(self, **kwargs: Any) -> Program[...]:
+    def bind(self, **kwargs: object) -> Program[...]:
         """The same program with some arguments set; explicit ones still win."""
         self._parameters.check(kwargs)
         return Program(self.function, self.name, {**self.bound, **kwargs}, self.options)
@@ -99,6 +99,7 @@ class Program(Generic[P]):
 
     # -- running ------------------------------------------------------------------------
 
+    # `launches` gives these four the types of the program's own arguments, in place of Any
     @launches
     def __call__(self, *args: Any, **kwargs: Any) -> State:
         """Run; with a state as first argument, run nested in it and inline."""
@@ -179,7 +180,7 @@ class Program(Generic[P]):
         return ProgramStream(run, stream_state(run, state))
 
     def run_batch(
-        self, rows: Iterable[Mapping[str, Any]], *, progress: bool | None = None,
+        self, rows: Iterable[Mapping[str, object]], *, progress: bool | None = None,
         **options: Unpack[BatchKeywords],
     ) -> list[Result]:  # fmt: skip
         """One Result for each row, in the order of the rows; a failed row's has its error.
@@ -204,7 +205,7 @@ class Program(Generic[P]):
         return run_batch(self, rows, progress=progress, **merged)
 
     def as_completed(
-        self, rows: Iterable[Mapping[str, Any]], **options: Unpack[BatchKeywords]
+        self, rows: Iterable[Mapping[str, object]], **options: Unpack[BatchKeywords]
     ) -> Iterator[Result]:
         """Results as rows finish, each with its index; options as for `run_batch`."""
         from radixlang.records.batch import as_completed
@@ -214,7 +215,7 @@ class Program(Generic[P]):
 
     # -- without a model ----------------------------------------------------------------
 
-    def trace(self, **kwargs: Any) -> Graph:
+    def trace(self, **kwargs: object) -> Graph:
         """The graph of the program for these arguments; missing ones stay open.
 
         Where Python looks at a generated value the graph ends in a Dynamic node.
@@ -230,14 +231,18 @@ class Program(Generic[P]):
         return tracer.recorder.graph
 
     def explain(
-        self, tokenizer: Any = None, *, lengths: Mapping[str, int] | None = None, **kwargs: Any
-    ) -> Explanation:
+        self,
+        tokenizer: object = None,
+        *,
+        lengths: Mapping[str, int] | None = None,
+        **kwargs: object,
+    ) -> Explanation:  # fmt: skip
         """Predict tokens, sharing and memory; see `radixlang.explain.dry_run.explain_graph`."""
         from radixlang.explain.dry_run import explain_graph
 
         return explain_graph(self.trace(**kwargs), tokenizer, lengths=lengths)
 
-    def compile(self, **kwargs: Any) -> CompiledProgram:
+    def compile(self, **kwargs: object) -> CompiledProgram:
         """The program as a graph that runs without its Python.
 
         Args:
@@ -251,7 +256,7 @@ class Program(Generic[P]):
 
         return compile_graph(self.trace(**kwargs), self.options)
 
-    def lint(self, **kwargs: Any) -> list[Lint]:
+    def lint(self, **kwargs: object) -> list[Lint]:
         """Doubtful places of the program; see `radixlang.graph.lints`."""
         from radixlang.graph.lints import lint
 
@@ -260,11 +265,11 @@ class Program(Generic[P]):
     # -- pieces that batches and nested calls use ---------------------------------------
 
     def prepare(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], Run, bool]:
+        self, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> tuple[dict[str, object], Run, bool]:
         """Split keywords into arguments and run options: (arguments, run, check)."""
         own = {key: value for key, value in kwargs.items() if key in self._parameters.defaults}
-        rest = {**self.options, **kwargs}
+        rest: dict[str, Any] = {**self.options, **kwargs}  # checked below, by name
         for key in own:
             del rest[key]
         options: dict[str, Any] = {key: rest.pop(key) for key in RUN_NAMES if key in rest}
@@ -275,7 +280,9 @@ class Program(Generic[P]):
         run_options = RunOptions(defaults=SamplingParams.checked(**rest), **options)
         return arguments, Run(self.name, backend, run_options, args=arguments), check
 
-    def arguments(self, given: Mapping[str, Any], tracer: Tracer | None = None) -> dict[str, Any]:
+    def arguments(
+        self, given: Mapping[str, object], tracer: Tracer | None = None
+    ) -> dict[str, object]:
         """Bound, given and default arguments; missing ones are placeholders while tracing."""
         self._parameters.check_bound()
         self._parameters.check(given)
@@ -292,7 +299,7 @@ class Program(Generic[P]):
         return known
 
     def launch(
-        self, row: Mapping[str, Any], finish: Callable[[State], None], **options: Any
+        self, row: Mapping[str, object], finish: Callable[[State], None], **options: object
     ) -> State:
         """Start a run for a batch: the function runs here, its generations go on in the runtime.
 
@@ -310,7 +317,7 @@ class Program(Generic[P]):
                 self.execute(run, state, arguments)
         return state
 
-    def check_options(self, options: Mapping[str, Any], whose: str = "a run") -> None:
+    def check_options(self, options: Mapping[str, object], whose: str = "a run") -> None:
         """Raise a ParameterError for an option that no run knows.
 
         `whose`: "run_batch" for options that were given to a batch.
@@ -321,7 +328,7 @@ class Program(Generic[P]):
         if not isinstance(options.get("check", True), bool):
             raise ParameterError(f"check must be True or False, got {options['check']!r}")
 
-    def execute(self, run: Run, state: State, arguments: Mapping[str, Any]) -> None:
+    def execute(self, run: Run, state: State, arguments: Mapping[str, object]) -> None:
         """Run the function once; an exception ends the run and is raised again."""
         try:
             state._returned.value = self._call(state, **arguments)
@@ -331,7 +338,7 @@ class Program(Generic[P]):
             _raise_root_cause(run, error)
             raise
 
-    async def _execute_async(self, run: Run, state: State, arguments: Mapping[str, Any]) -> None:
+    async def _execute_async(self, run: Run, state: State, arguments: Mapping[str, object]) -> None:
         run.readers.event_loop = asyncio.get_running_loop()
         try:
             state._returned.value = await self._call(state, **arguments)
@@ -341,24 +348,26 @@ class Program(Generic[P]):
             _raise_root_cause(run, error)
             raise
 
-    def call_with(self, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def call_with(
+        self, state: State, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> object:
         """Run the function on a state of another program."""
         return _drive(self._call, state, self._nested_arguments(state, args, kwargs))
 
     async def acall_with(
-        self, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
+        self, state: State, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> object:
         """Like `call_with`; what the function awaits is awaited here."""
         returned = self._call(state, **self._nested_arguments(state, args, kwargs))
         return await returned if isinstance(returned, Awaitable) else returned
 
     def _nested_arguments(
-        self, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> dict[str, Any]:
+        self, state: State, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> dict[str, object]:
         tracer = state._host if isinstance(state._host, Tracer) else None
         return self.arguments(self._parameters.by_name(args, kwargs), tracer)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickled by name, as functions are: the process that reads it imports the module."""
         module, path = self.function.__module__, self.function.__qualname__
         base = _found(module, path)
@@ -380,7 +389,7 @@ class Program(Generic[P]):
 @overload
 def function(target: Callable[Concatenate[State, P], object]) -> Program[P]: ...
 @overload
-def function(target: Callable[Concatenate[Any, State, P], object]) -> Program[P]: ...
+def function(target: Callable[Concatenate[object, State, P], object]) -> Program[P]: ...
 @overload
 def function(
     *, name: str | None = None
@@ -401,20 +410,20 @@ def function(target: Callable[..., object] | None = None, *, name: str | None = 
 
 def _found(module: str, path: str) -> Program | None:
     """The program of this name in a module, imported if needed; None if there is none."""
-    found: Any = importlib.import_module(module)
+    found: object = importlib.import_module(module)
     for part in path.split("."):
         found = getattr(found, part, None)
     return found if isinstance(found, Program) else None
 
 
-def _rebound(module: str, path: str, name: str, bound: Mapping[str, Any]) -> Program:
+def _rebound(module: str, path: str, name: str, bound: Mapping[str, object]) -> Program:
     base = _found(module, path)
     if base is None:
         raise ParameterError(f"module {module!r} has no program {path!r} here")
     return Program(base.function, name, bound)
 
 
-def _drive(target: Callable[..., Any], state: State, arguments: Mapping[str, Any]) -> Any:
+def _drive(target: Callable[..., object], state: State, arguments: Mapping[str, object]) -> object:
     """Call the function; a coroutine is stepped here, and must not wait for an event loop."""
     returned = target(state, **arguments)
     if not isinstance(returned, Awaitable):

@@ -46,7 +46,7 @@ def best_of(state: State, n: int, step: Step, score: Score) -> State:
 
 def majority(
     state: State, n: int, step: Step, name: str, key: Callable[[Any], Hashable] | None = None
-) -> Any:
+) -> Any:  # of the type of the answers
     """Take n samples, continue from the first with the most frequent answer, and return it.
 
     Args:

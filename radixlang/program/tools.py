@@ -7,7 +7,7 @@ import inspect
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from radixlang.constraints.json_values import arguments_from_json
 from radixlang.constraints.specs import Tool, ToolCall, Tools
@@ -22,7 +22,10 @@ from radixlang.state.items import Expr
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from radixlang.constraints.specs import ToolsKeywords
     from radixlang.keywords import TextKeywords
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class ToolResult:
 
     call: ToolCall
     text: str
-    value: Any = None
+    value: Any = None  # what the function returned
     error: BaseException | None = None
 
 
@@ -46,7 +49,9 @@ class ToolBox:
         InvalidConstraintError: an argument of a function has no JSON form.
     """
 
-    def __init__(self, functions: Iterable[Callable[..., Any]], **options: Any) -> None:
+    def __init__(
+        self, functions: Iterable[Callable[..., object]], **options: Unpack[ToolsKeywords]
+    ) -> None:
         self._functions = _by_name(functions)
         self.constraint = Tools(tuple(map(Tool.of, self._functions.values())), **options)
 
@@ -68,7 +73,7 @@ class ToolBox:
         """A generation of one valid call; its value is a ToolCall."""
         return gen(name, tools=self.constraint, **options)
 
-    def run(self, call: ToolCall | Mapping[str, Any]) -> ToolResult:
+    def run(self, call: ToolCall | Mapping[str, object]) -> ToolResult:
         """Make a call. An exception of the function becomes text for the model.
 
         An `async def` function runs to its end on a new event loop.
@@ -88,7 +93,7 @@ class ToolBox:
         except Exception as failure:
             return ToolResult(wanted, _error_text(failure), error=failure)
 
-    async def arun(self, call: ToolCall | Mapping[str, Any]) -> ToolResult:
+    async def arun(self, call: ToolCall | Mapping[str, object]) -> ToolResult:
         """Make a call from an event loop: `async def` is awaited, others run on a thread."""
         wanted = self._call_of(call)
         try:
@@ -101,7 +106,7 @@ class ToolBox:
         except Exception as failure:
             return ToolResult(wanted, _error_text(failure), error=failure)
 
-    def _started(self, call: ToolCall) -> Callable[[], Any]:
+    def _started(self, call: ToolCall) -> Callable[[], object]:
         """The call as a function without arguments; its own are converted to their types."""
         function = self._functions.get(call.name)
         if function is None:
@@ -111,7 +116,7 @@ class ToolBox:
         arguments = arguments_from_json(function, dict(call.arguments))
         return lambda: function(**arguments)
 
-    def _call_of(self, call: ToolCall | Mapping[str, Any]) -> ToolCall:
+    def _call_of(self, call: ToolCall | Mapping[str, object]) -> ToolCall:
         if isinstance(call, ToolCall):
             return call
         spec = self.constraint
@@ -124,7 +129,7 @@ class ToolBox:
         return ToolCall(inner[spec.name_key], _arguments(inner.get(spec.arguments_key) or {}))
 
 
-def _arguments(given: Any) -> dict[str, Any]:
+def _arguments(given: object) -> dict[str, object]:
     """Arguments given as a dict, or as a JSON string, as chat interfaces send them."""
     try:
         found = json.loads(given) if isinstance(given, str) else given
@@ -141,10 +146,10 @@ class _LoopRunningError(Exception):
     """An `async def` tool was called on a thread that already runs an event loop."""
 
 
-def _by_name(functions: Iterable[Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+def _by_name(functions: Iterable[Callable[..., object]]) -> dict[str, Callable[..., object]]:
     if callable(functions) or isinstance(functions, (str, Mapping)):
         raise ParameterError(f"a ToolBox takes a list of functions, got {functions!r:.80}")
-    found: dict[str, Callable[..., Any]] = {}
+    found: dict[str, Callable[..., object]] = {}
     for function in functions:
         if not callable(function):
             raise ParameterError(
@@ -158,7 +163,7 @@ def _by_name(functions: Iterable[Callable[..., Any]]) -> dict[str, Callable[...,
     return found
 
 
-def _finished(value: Awaitable[Any], name: str) -> Any:
+def _finished(value: Awaitable[T], name: str) -> T:
     """The result of an awaitable, on a new event loop."""
     try:
         asyncio.get_running_loop()
@@ -172,11 +177,11 @@ def _finished(value: Awaitable[Any], name: str) -> Any:
     )
 
 
-async def _awaited(value: Awaitable[Any]) -> Any:
+async def _awaited(value: Awaitable[T]) -> T:
     return await value
 
 
-def _text_of(value: Any) -> str:
+def _text_of(value: object) -> str:
     if isinstance(value, str):
         return value
     return json.dumps(to_json(value), ensure_ascii=False)
