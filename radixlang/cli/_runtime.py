@@ -14,9 +14,11 @@ from radixlang.sampling_params import SamplingKeywords
 from radixlang.testing import FakeBackend
 
 if TYPE_CHECKING:
-    from radixlang.runtime.diagnostics.doctor import Finding
+    from radixlang.runtime.diagnostics.doctor import Finding as Finding  # also for doctor.py
     from radixlang.runtime.runtime import Runtime
-    from radixlang.runtime.saved_prefixes.store import SavedPrefix
+    from radixlang.runtime.saved_prefixes.store import (
+        SavedPrefix as SavedPrefix,  # also for prefix.py
+    )
     from radixlang.runtime.text.tokenizer import Tokenizer
 
 Opened: TypeAlias = "Runtime | FakeBackend"

@@ -20,7 +20,7 @@ from radixlang.units import bytes_text
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-    from radixlang.runtime.diagnostics.doctor import Finding
+    from radixlang.cli._runtime import Finding
 
 
 _OPTIONAL = {

@@ -25,7 +25,7 @@ from radixlang.state.state import State
 from radixlang.units import bytes_text
 
 if TYPE_CHECKING:
-    from radixlang.runtime.saved_prefixes.store import SavedPrefix
+    from radixlang.cli._runtime import SavedPrefix
 
 
 _SUFFIX = ".prefix"

@@ -88,7 +88,7 @@ class Savings:
         return "\n".join([*([self.tree, ""] if self.tree else []), *lines])
 
 
-class Counters(Protocol):
+class CountedTokens(Protocol):
     """What `stats()` has, at least."""
 
     @property
@@ -106,7 +106,7 @@ class Counters(Protocol):
 class Counting(Protocol):
     """A runtime that counts and draws its tree."""
 
-    def stats(self) -> Counters: ...
+    def stats(self) -> CountedTokens: ...
     def path_tokens(self) -> tuple[int, int, int]: ...
     def tree_text(self, *, max_text: int = ...) -> str: ...
 

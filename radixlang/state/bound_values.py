@@ -39,6 +39,9 @@ class Captured:
         return (match(self.constraint, text).captures or {}).get(self.name)
 
 
+# The values are of the types that the program asked for in each gen; no checker knows them here.
+
+
 class Joined(Sequence[Any]):
     """The values of one variable over a group's branches; reading the first waits for all."""
 
@@ -79,10 +82,10 @@ class Joined(Sequence[Any]):
         return f"<joined {self.ref.name!r} of {len(self.refs)} branches>"
 
 
-class PendingList(list[Any]):
+class PendingList(list[object]):
     """A joined list while tracing: in a text it becomes a reference to the whole list."""
 
-    def __init__(self, values: list[Any], whole: Any) -> None:
+    def __init__(self, values: list[object], whole: object) -> None:
         super().__init__(values)
         self._whole = whole
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from typing import TypeAlias, TypeVar
 
 from radixlang.execution.pieces import Cell
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Block
+from radixlang.protocol import Delta
 
-Steps = Generator[Any, None, None]  # yields a str, or a predicate to wait for
+T = TypeVar("T")
+# yields what is read, or a condition to wait for
+Steps: TypeAlias = "Generator[T | Callable[[], bool], None, None]"
 
 
-def cell_steps(run: Run, block: Block, cell: Cell) -> Steps:
+def cell_steps(run: Run, block: Block, cell: Cell) -> Steps[str]:
     """The steps of following one cell to its end."""
     position = 0
     yield lambda: cell.done or cell.deltas is not None
-    deltas: list[Any] = cell.deltas if cell.deltas is not None else []
+    deltas: list[Delta] = cell.deltas if cell.deltas is not None else []
     while True:
         while position < len(deltas):
             text = deltas[position].text
@@ -44,7 +47,7 @@ def follow_cell_async(run: Run, block: Block, cell: Cell) -> AsyncIterator[str]:
     return read_steps_async(run, cell_steps(run, block, cell))
 
 
-def read_steps(run: Run, steps: Steps) -> Iterator[Any]:
+def read_steps(run: Run, steps: Steps[T]) -> Iterator[T]:
     """The text that the steps yield; waits for their conditions."""
     for step in steps:
         if callable(step):
@@ -53,7 +56,7 @@ def read_steps(run: Run, steps: Steps) -> Iterator[Any]:
             yield step
 
 
-async def read_steps_async(run: Run, steps: Steps) -> AsyncIterator[Any]:
+async def read_steps_async(run: Run, steps: Steps[T]) -> AsyncIterator[T]:
     """Like `read_steps`, on an event loop."""
     for step in steps:
         if callable(step):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from radixlang.errors import ParameterError
 from radixlang.execution.option_scorers import check_option_texts, check_scorer
 from radixlang.graph.nodes import Scorer
+from radixlang.json_types import TypeForm
 from radixlang.keywords import ADAPTER_NAMES, CONSTRAINT_NAMES, CONSTRAINT_OPTIONS
 from radixlang.protocol import AdapterUse, adapter_use, check_role
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams, bias_pairs
@@ -38,7 +39,7 @@ GEN_NAMES = ("n", *ADAPTER_NAMES, *CONSTRAINT_NAMES, *CONSTRAINT_OPTIONS, *PARAM
 
 @overload
 def gen(
-    name: str | None = None, /, *, tools: Iterable[Any] | Tools, **options: Unpack[TextKeywords]
+    name: str | None = None, /, *, tools: Iterable[object] | Tools, **options: Unpack[TextKeywords]
 ) -> Expr[ToolCall]: ...
 @overload
 def gen(name: str | None = None, /, **options: Unpack[TextKeywords]) -> Expr[str]: ...
@@ -47,7 +48,7 @@ def gen(type: type[T], /, **options: Unpack[GenKeywords]) -> Expr[T]: ...
 @overload
 def gen(name: str | None, type: type[T], /, **options: Unpack[GenKeywords]) -> Expr[T]: ...
 @overload
-def gen(name: str | None, type: Any, /, **options: Unpack[GenKeywords]) -> Expr[Any]: ...
+def gen(name: str | None, type: TypeForm, /, **options: Unpack[GenKeywords]) -> Expr[Any]: ...
 def gen(name: Any = None, type: Any = None, /, *, n: int = 1, **options: Any) -> Expr[Any]:
     """Generate text, or a value of a type, at this place of the program.
 
@@ -126,61 +127,61 @@ def select(
     return Expr((SelectItem(name, options, scorer, use),))
 
 
-def role(name: str, content: Appendable) -> Expr[Any]:
+def role(name: str, content: Appendable) -> Expr[object]:
     """A whole turn of the conversation under the model's own chat template."""
     check_role(name)
     return Expr((RoleOpen(name), *as_expr(content).items, RoleClose(name)))
 
 
-def system(content: Appendable) -> Expr[Any]:
+def system(content: Appendable) -> Expr[object]:
     """A system turn."""
     return role("system", content)
 
 
-def user(content: Appendable) -> Expr[Any]:
+def user(content: Appendable) -> Expr[object]:
     """A user turn."""
     return role("user", content)
 
 
-def assistant(content: Appendable) -> Expr[Any]:
+def assistant(content: Appendable) -> Expr[object]:
     """An assistant turn; a gen in it is the model's answer."""
     return role("assistant", content)
 
 
-def _begin(name: str) -> Expr[Any]:
+def _begin(name: str) -> Expr[object]:
     return Expr((RoleOpen(name),))
 
 
-def _end(name: str) -> Expr[Any]:
+def _end(name: str) -> Expr[object]:
     return Expr((RoleClose(name),))
 
 
-def system_begin() -> Expr[Any]:
+def system_begin() -> Expr[object]:
     """Open a system turn."""
     return _begin("system")
 
 
-def system_end() -> Expr[Any]:
+def system_end() -> Expr[object]:
     """Close the system turn."""
     return _end("system")
 
 
-def user_begin() -> Expr[Any]:
+def user_begin() -> Expr[object]:
     """Open a user turn."""
     return _begin("user")
 
 
-def user_end() -> Expr[Any]:
+def user_end() -> Expr[object]:
     """Close the user turn."""
     return _end("user")
 
 
-def assistant_begin() -> Expr[Any]:
+def assistant_begin() -> Expr[object]:
     """Open an assistant turn."""
     return _begin("assistant")
 
 
-def assistant_end() -> Expr[Any]:
+def assistant_end() -> Expr[object]:
     """Close the assistant turn."""
     return _end("assistant")
 
@@ -193,7 +194,7 @@ def _check_name(name: str | None) -> None:
         )
 
 
-def _check_options(options: dict[str, Any]) -> dict[str, Any]:
+def _check_options(options: dict[str, object]) -> dict[str, object]:
     for key in options:
         if key not in PARAM_NAMES:
             hint = hint_for(key, GEN_NAMES, "gen")
@@ -206,22 +207,27 @@ def _check_options(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _params(overrides: tuple[tuple[str, Any], ...]) -> SamplingParams:
+def _params(overrides: tuple[tuple[str, object], ...]) -> SamplingParams:
     try:
         return _cached_params(overrides, tuple([kind(value) for _, value in overrides]))
     except TypeError:  # a value that cannot be hashed: the check below reports it
-        return SamplingParams(**dict(overrides))
+        return _made(overrides)
 
 
 @lru_cache(maxsize=1024)
 def _cached_params(
-    overrides: tuple[tuple[str, Any], ...], kinds: tuple[Any, ...]
+    overrides: tuple[tuple[str, object], ...], kinds: tuple[object, ...]
 ) -> SamplingParams:
     """`kinds` is only part of the key: 1, True and 1.0 are equal, but not all are valid."""
-    return SamplingParams(**dict(overrides))
+    return _made(overrides)
 
 
-def _constraint(type: Any, options: dict[str, Any]) -> tuple[Constraint | None, Output | None]:
+def _made(overrides: tuple[tuple[str, object], ...]) -> SamplingParams:
+    given: dict[str, Any] = dict(overrides)  # SamplingParams checks names and types
+    return SamplingParams(**given)
+
+
+def _constraint(type: TypeForm, options: dict[str, Any]) -> tuple[Constraint | None, Output | None]:
     """Take the constraint out of the options: (specification, output type)."""
     known = (*CONSTRAINT_NAMES, *CONSTRAINT_OPTIONS)
     given = {key: options.pop(key) for key in known if key in options}
@@ -239,7 +245,7 @@ def _constraint(type: Any, options: dict[str, Any]) -> tuple[Constraint | None, 
     return constraint, None
 
 
-def _typed(type: object, given: dict[str, Any]) -> tuple[Constraint | None, Output]:
+def _typed(type: TypeForm, given: dict[str, Any]) -> tuple[Constraint | None, Output]:
     from radixlang.constraints.typed_values import output_for
 
     clash = [key for key in CONSTRAINT_NAMES if given.get(key) is not None]

@@ -44,8 +44,8 @@ class ForkGroup:
     @overload
     def __getitem__(self, key: slice) -> list[State]: ...
     @overload
-    def __getitem__(self, key: str) -> list[Any]: ...
-    def __getitem__(self, key: int | slice | str) -> Any:
+    def __getitem__(self, key: str) -> list[Any]: ...  # of the type of its gen
+    def __getitem__(self, key: int | slice | str) -> State | list[State] | list[Any]:
         """A branch, some of them, or the values of a variable (None if a branch lacks it)."""
         if isinstance(key, str):
             if not any(key in child for child in self._children):
@@ -128,7 +128,7 @@ class ForkGroup:
     ) -> Joined: ...
     @overload
     def join(self, *, missing: Missing = "none") -> dict[str, Joined]: ...
-    def join(self, *names: str, **options: Any) -> Any:
+    def join(self, *names: str, **options: Any) -> Joined | dict[str, Joined]:
         """The same as `parent.join(group, …)`."""
         return join(self.parent, self, names, **options)
 
@@ -161,7 +161,7 @@ class ForkGroup:
         return []
 
 
-def _value_or_none(state: State, name: str) -> Any:
+def _value_or_none(state: State, name: str) -> object:
     return state[name] if name in state else None  # noqa: SIM401 - State.get converts types
 
 
@@ -172,9 +172,9 @@ def join(
     *,
     text: bool = False,
     separator: str = "\n",
-    reduce: Callable[[list[Any]], Any] | None = None,
+    reduce: Callable[[list[Any]], object] | None = None,
     missing: Missing = "none",
-) -> Any:
+) -> Joined | dict[str, Joined]:
     """Wait for the branches of a group and collect their values or texts.
 
     Args:
@@ -191,8 +191,9 @@ def join(
     """
     _check_join(state, group, names, text, reduce, missing)
     if text:
-        joined: Any = record_join(state, group, None, mode="text", separator=separator,
-                                   missing=missing)  # fmt: skip
+        joined: Joined | dict[str, Joined] = record_join(
+            state, group, None, mode="text", separator=separator, missing=missing
+        )
     elif reduce is not None:
         joined = record_join(state, group, names[0], mode="reduce", reducer=reduce,
                               missing=missing)  # fmt: skip
@@ -231,7 +232,7 @@ def _all_names(group: ForkGroup) -> tuple[str, ...]:
 
 
 def _check_join(
-    state: State, group: ForkGroup, names: tuple[str, ...], text: bool, reduce: Any, missing: str
+    state: State, group: ForkGroup, names: tuple[str, ...], text: bool, reduce: object, missing: str
 ) -> None:
     if not isinstance(group, ForkGroup) or group.parent is not state:
         raise ParameterError(

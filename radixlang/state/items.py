@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import isfunction
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeAlias, TypeVar
 
 from radixlang.errors import NeedsValueError, ParameterError
 from radixlang.execution.recorder import Recorder
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from radixlang.constraints.specs import Constraint
     from radixlang.constraints.typed_values import Output
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class GenItem:
 
     name: str | None
     params: SamplingParams
-    overrides: tuple[tuple[str, Any], ...]
+    overrides: tuple[tuple[str, object], ...]
     constraint: Constraint | None
     output: Output | None
     n: int = 1
@@ -60,10 +61,10 @@ class RoleClose:
 Item: TypeAlias = "str | Placeholder | GenItem | SelectItem | RoleOpen | RoleClose"
 
 
-class Expr(Generic[T]):
+class Expr(Generic[T_co]):
     """A sequence of items; immutable, and usable any number of times.
 
-    `T` is the type of the value of the one gen or select in it.
+    `T_co` is the type of the value of the one gen or select in it.
     """
 
     __slots__ = ("items",)
@@ -71,10 +72,10 @@ class Expr(Generic[T]):
     def __init__(self, items: tuple[Item, ...]) -> None:
         self.items = items
 
-    def __add__(self, other: Appendable) -> Expr[Any]:
+    def __add__(self, other: Appendable) -> Expr[object]:
         return Expr(self.items + as_expr(other).items)
 
-    def __radd__(self, other: Appendable) -> Expr[Any]:
+    def __radd__(self, other: Appendable) -> Expr[object]:
         return Expr(as_expr(other).items + self.items)
 
     def __repr__(self) -> str:
@@ -90,10 +91,10 @@ class Expr(Generic[T]):
         )
 
 
-Appendable: TypeAlias = "str | Placeholder | Expr[Any]"
+Appendable: TypeAlias = "str | Placeholder | Expr[object]"
 
 
-def as_expr(value: Appendable) -> Expr[Any]:
+def as_expr(value: Appendable) -> Expr[object]:
     """Text, placeholder or expression as an Expr."""
     if isinstance(value, Expr):
         return value
@@ -138,10 +139,10 @@ class Placeholder:
             return self.recorder.mark(Ref(part.block, part.slot, part.name, spec))
         return self.recorder.mark(Arg(part.name, spec))
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: Appendable) -> Expr[object]:
         return as_expr(self) + other
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self, other: Appendable) -> Expr[object]:
         return as_expr(other) + as_expr(self)
 
     def __repr__(self) -> str:
@@ -157,8 +158,8 @@ class Placeholder:
         raise NeedsValueError(f"{what} of {self!r} was asked for")
 
 
-def _needs(name: str) -> Any:
-    def method(self: Placeholder, *_: Any, **__: Any) -> NoReturn:
+def _needs(name: str) -> Callable[..., NoReturn]:
+    def method(self: Placeholder, *_: object, **__: object) -> NoReturn:
         self._need(name)
 
     method.__name__ = name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from radixlang.errors import ParameterError
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from radixlang.state.state import State
 
 When = Literal["start", "end"]
-Listener = Callable[["State"], Any]
+Listener: TypeAlias = "Callable[[State], object]"
 _listeners: dict[When, tuple[Listener, ...]] = {"start": (), "end": ()}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol
 
 from radixlang.errors import ParameterError
 from radixlang.execution.run import Run
@@ -26,13 +26,15 @@ class NestedProgram(Protocol[P]):
         """The function that is called."""
         ...
 
-    def call_with(self, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def call_with(
+        self, state: State, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> object:
         """Run the function on a state of another program."""
         ...
 
     def acall_with(
-        self, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Awaitable[Any]:
+        self, state: State, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> Awaitable[object]:
         """Like `call_with`; what the function awaits is awaited here."""
         ...
 

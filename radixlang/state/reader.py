@@ -11,6 +11,7 @@ from radixlang.execution.branch_run import Stream
 from radixlang.execution.pieces import Cell, Choice
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Block, Ref
+from radixlang.json_types import TypeForm
 from radixlang.protocol import Branch, Completion, NextToken, Usage, sum_usage
 from radixlang.reply import Reply
 from radixlang.state.bound_values import Bound, Captured, Constant, Joined, PendingList
@@ -243,7 +244,7 @@ def _refs_of(found: Bound) -> list[Ref]:
     return [found if isinstance(found, Ref) else found.ref]
 
 
-def converted(value: Any, kind: Any) -> Any:
+def converted(value: object, kind: TypeForm) -> Any:  # of that type
     """The value converted to the type; unchanged if there is no type or no value yet.
 
     Raises:

@@ -25,6 +25,7 @@ from radixlang.graph.nodes import (
     Select,
     Text,
 )
+from radixlang.json_types import TypeForm
 from radixlang.protocol import (
     AdapterUse,
     Completion,
@@ -61,7 +62,7 @@ class Returned:
     __slots__ = ("value",)
 
     def __init__(self) -> None:
-        self.value: Any = None
+        self.value: Any = None  # of the type that the function returns
 
 
 class RoleContext:
@@ -76,7 +77,7 @@ class RoleContext:
     def __enter__(self) -> State:
         return self._state.role_begin(self._name)
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         state = self._state
         try:
             state._check_open()
@@ -273,7 +274,7 @@ class State:
     ) -> Joined: ...  # fmt: skip
     @overload
     def join(self, group: ForkGroup, /, *, missing: Missing = "none") -> dict[str, Joined]: ...
-    def join(self, group: ForkGroup, /, *names: str, **options: Any) -> Any:
+    def join(self, group: ForkGroup, /, *names: str, **options: Any) -> Joined | dict[str, Joined]:
         """Wait for the branches of a group and collect their values or texts.
 
         Args:
@@ -339,7 +340,7 @@ class State:
     def call(self, program: NestedProgram[P], /, *args: P.args, **kwargs: P.kwargs) -> State: ...
     @overload
     def call(
-        self, program: NestedProgram[...], /, *args: Any, scope: Scope, **kwargs: Any
+        self, program: NestedProgram[...], /, *args: object, scope: Scope, **kwargs: object
     ) -> State: ...
     def call(
         self, program: NestedProgram[...], /, *args: Any, scope: Any = "inline", **kwargs: Any
@@ -361,7 +362,7 @@ class State:
     ) -> State: ...
     @overload
     async def acall(
-        self, program: NestedProgram[...], /, *args: Any, scope: Scope, **kwargs: Any
+        self, program: NestedProgram[...], /, *args: object, scope: Scope, **kwargs: object
     ) -> State: ...
     async def acall(
         self, program: NestedProgram[...], /, *args: Any, scope: Any = "inline", **kwargs: Any
@@ -388,7 +389,7 @@ class State:
         """
         return self._reader.value(name)
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         """Bind a Python value to a variable of this branch."""
         self._check_open()
         if isinstance(value, Expr):
@@ -410,8 +411,8 @@ class State:
     @overload
     def get(self, name: str, kind: type[T]) -> T: ...
     @overload
-    def get(self, name: str, kind: Any) -> Any: ...
-    def get(self, name: str, kind: Any = None) -> Any:
+    def get(self, name: str, kind: TypeForm) -> Any: ...
+    def get(self, name: str, kind: TypeForm = None) -> Any:
         """The value of a variable, converted to a type if one is given.
 
         Raises:
@@ -424,8 +425,8 @@ class State:
     @overload
     async def aget(self, name: str, kind: type[T]) -> T: ...
     @overload
-    async def aget(self, name: str, kind: Any) -> Any: ...
-    async def aget(self, name: str, kind: Any = None) -> Any:
+    async def aget(self, name: str, kind: TypeForm) -> Any: ...
+    async def aget(self, name: str, kind: TypeForm = None) -> Any:
         """Like `s[name]`, or `s.get(name, kind)`, without blocking the event loop."""
         return converted(await self._reader.value_async(name), kind)
 
@@ -595,7 +596,7 @@ class State:
             "pickle state.values() and state.text(), or radixlang.take_checkpoint(state)",
         )
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> NoReturn:
         raise ParameterError("a state is not iterable; iterate s.fork(n), or s.stream(name)")
 
     def _instead_of_appending(self) -> str:

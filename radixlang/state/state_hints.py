@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from radixlang.errors import ParameterError
 from radixlang.suggestions import shortened, suggestion
@@ -36,7 +36,7 @@ def added_error(name: str) -> ParameterError:
     )
 
 
-def check_no_content(role: str, content: tuple[Any, ...]) -> None:
+def check_no_content(role: str, content: tuple[object, ...]) -> None:
     """Raise a ParameterError for `s.system("text")`: a turn is a block, or an expression."""
     if content:
         raise ParameterError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Ref
@@ -82,6 +82,6 @@ def _named(reader: Reader, run: Run, name: str) -> str:
     return f"{name}={_short(there.value)}" if there is not None and is_there else name
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     shown = printable(repr(value))
     return shown if len(shown) <= _MOST_VALUE else shown[: _MOST_VALUE - 1] + "…"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from radixlang.errors import refuse_pickling
 from radixlang.execution.pieces import REPLACEMENT, Cell, num_completed, piece_text
 from radixlang.execution.run import Run
 from radixlang.execution.timers import deadlines
 from radixlang.graph.nodes import Ref
-from radixlang.state.cell_steps import Steps, cell_steps, read_steps, read_steps_async
+from radixlang.state.cell_steps import Steps, T, cell_steps, read_steps, read_steps_async
 
 if TYPE_CHECKING:
     from radixlang.state.state import State
@@ -94,11 +94,11 @@ class ProgramStream:
         if not self._run.finished:
             self._run.cancel()
 
-    def _read(self, steps: Steps) -> Iterator[Any]:
+    def _read(self, steps: Steps[T]) -> Iterator[T]:
         with self._reading():
             yield from read_steps(self._run, steps)
 
-    async def _aread(self, steps: Steps) -> AsyncIterator[Any]:
+    async def _aread(self, steps: Steps[T]) -> AsyncIterator[T]:
         with self._reading():
             async for item in read_steps_async(self._run, steps):
                 yield item
@@ -116,7 +116,7 @@ class ProgramStream:
             if is_left and not self._num_open:
                 self.cancel()
 
-    def _event_steps(self) -> Steps:
+    def _event_steps(self) -> Steps[Event]:
         run, position = self._run, 0
         while True:
             while position < len(run.nodes.events):
@@ -130,7 +130,7 @@ class ProgramStream:
             yield lambda: len(run.nodes.events) > seen or run.finished  # noqa: B023
         _raise(run)
 
-    def _text_steps(self) -> Steps:
+    def _text_steps(self) -> Steps[str]:
         run, position = self._run, 0
         yield lambda: 0 in run.streams or run.finished
         stream = run.streams.get(0)
@@ -152,10 +152,12 @@ class ProgramStream:
             yield broken
         _raise(run)
 
-    def _cell_text_steps(self, cell: Cell, broken: str) -> Generator[Any, None, str]:
+    def _cell_text_steps(
+        self, cell: Cell, broken: str
+    ) -> Generator[str | Callable[[], bool], None, str]:
         """Pieces of a cell after a broken character; returns the one at its end, if any."""
         run = self._run
-        steps: Iterator[Any] = cell_steps(run, run.blocks[cell.block], cell)
+        steps: Iterator[str | Callable[[], bool]] = cell_steps(run, run.blocks[cell.block], cell)
         if broken:  # the rest of the character is known only at the end
             yield lambda: cell.done
             run.outcome(run.blocks[cell.block], cell)
@@ -172,7 +174,7 @@ class ProgramStream:
                 yield whole
         return broken
 
-    def _variable_steps(self, name: str) -> Steps:
+    def _variable_steps(self, name: str) -> Steps[str]:
         run, state = self._run, self._state
         yield lambda: name in state or run.finished
         if name in state:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _EMPTY = inspect.Parameter.empty
 
 
-class Place(Protocol):
+class NodePlace(Protocol):
     """The place of a node in the text."""
 
     line: int
@@ -33,7 +33,7 @@ class Node(Protocol):
     children: list[Any]
 
     @property
-    def meta(self) -> Place: ...
+    def meta(self) -> NodePlace: ...
 
     def iter_subtrees(self) -> Iterable[Node]: ...
 
