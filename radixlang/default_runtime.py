@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-from typing import Any
 
 from radixlang.errors import ParameterError
 from radixlang.progress import doing
@@ -33,7 +32,7 @@ def set_default_runtime(runtime: Backend | None) -> None:
         _default = runtime
 
 
-def runtime_or_default(runtime: Any) -> Backend:
+def runtime_or_default(runtime: Backend | None) -> Backend:
     """The runtime that was given, or the default one.
 
     Raises:
@@ -43,7 +42,7 @@ def runtime_or_default(runtime: Any) -> Backend:
     return runtime or get_default_runtime()
 
 
-def check_runtime(runtime: Any) -> None:
+def check_runtime(runtime: object) -> None:
     """Raise a ParameterError unless it is a backend, or None."""
     if runtime is None or (not isinstance(runtime, type) and hasattr(runtime, "new_branch")):
         return

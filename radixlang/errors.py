@@ -40,7 +40,7 @@ import functools
 import os
 import pickle
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 
 class RadixlangError(Exception):
@@ -61,11 +61,11 @@ class RadixlangError(Exception):
     def location(self, place: str) -> None:
         self._location = place
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         cause = None if self.__cause__ is None else _pickled(self.__cause__)
         return _rebuilt, (type(self), self.args, cause), self.__getstate__()
 
-    def __getstate__(self) -> dict[str, Any] | None:
+    def __getstate__(self) -> dict[str, object] | None:
         """The attributes, as they are pickled."""
         place = self.location
         return {**self.__dict__, "_location": place} if place else self.__dict__ or None
@@ -102,7 +102,9 @@ def _foreign_folders() -> tuple[str, ...]:
     return ("<frozen ", *{folder + os.sep for folder in (ours, *map(sysconfig.get_path, names))})
 
 
-def _rebuilt(kind: type[RadixlangError], args: tuple[Any, ...], cause: bytes | None) -> Any:
+def _rebuilt(
+    kind: type[RadixlangError], args: tuple[object, ...], cause: bytes | None
+) -> RadixlangError:
     error = kind.__new__(kind, *args)
     error.args = args
     if cause is not None:
@@ -255,7 +257,7 @@ class JoinError(ProgramError):
         super().__init__(message, **place)  # type: ignore[arg-type]
         self.errors = errors
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """The attributes; branch errors that do not pickle are replaced by type and text."""
         errors = {index: pickle.loads(_pickled(error)) for index, error in self.errors.items()}
         return {**self.__dict__, "errors": errors}

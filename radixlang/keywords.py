@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from radixlang.sampling_params import SamplingKeywords
 
 if TYPE_CHECKING:
     import re
 
-    from radixlang.constraints.specs import Choices, Constraint, Grammar, Regex, Tools
+    from radixlang.constraints.specs import Grammar, Regex, Tools
     from radixlang.protocol import AdapterUse, Backend
 
 
@@ -22,10 +22,10 @@ class ConstraintKeywords(TypedDict, total=False):
     """One constraint on a generated text, `tools` excepted, and its options."""
 
     regex: str | re.Pattern[str] | Regex
-    json_schema: Any  # a dict, JSON text, a bool, or any Python type
+    json_schema: object  # a dict, JSON text, a bool, or any Python type
     grammar: str | Grammar
-    choices: Iterable[str] | Choices | Any  # also a Literal, which no type describes
-    constraint: Constraint | str | Any  # also a dict or a type: a JSON schema
+    choices: object  # strings, a Choices, an Enum, or a Literal, which no type describes
+    constraint: object  # a Constraint, a regex, a dict or a type: a JSON schema
     finish: Literal["error", "close"]
     strict: bool
     whitespace: int
@@ -48,7 +48,7 @@ class TextKeywords(ConstraintKeywords, AdapterKeywords, SamplingKeywords, total=
 class GenKeywords(TextKeywords, total=False):
     """Options of any gen."""
 
-    tools: Iterable[Any] | Tools  # functions, or dicts as chat templates have them
+    tools: Iterable[object] | Tools  # functions, or dicts as chat templates have them
 
 
 class RunKeywords(SamplingKeywords, total=False):

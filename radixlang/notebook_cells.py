@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
 _MOST_ROWS = 30  # of a table; the others are folded
 
@@ -16,7 +15,7 @@ def cell(content: str) -> str:
     return f'<div class="rl cell"><style>{style}</style>{content}</div>'
 
 
-def figures_html(figures: Iterable[tuple[Any, str]]) -> str:
+def figures_html(figures: Iterable[tuple[float | str, str]]) -> str:
     """Numbers, each with its name."""
     items = "".join(
         f"<span><b>{number if isinstance(number, str) else f'{number:,}'}</b> "
@@ -26,7 +25,7 @@ def figures_html(figures: Iterable[tuple[Any, str]]) -> str:
     return f'<div class="figures">{items}</div>'
 
 
-def table_html(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def table_html(heads: Sequence[str], rows: Sequence[Sequence[int | str]]) -> str:
     """A table; rows beyond the first few are behind a fold."""
     if not rows:
         return ""
@@ -39,7 +38,7 @@ def table_html(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return f"{table}<details><summary>{len(folded):,} more</summary>{more}</details>"
 
 
-def _row(values: Sequence[Any]) -> str:
+def _row(values: Sequence[int | str]) -> str:
     drawn = (
         f"<td class=num>{value:,}</td>" if isinstance(value, int) else f"<td>{escape(value)}</td>"
         for value in values

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from radixlang.errors import ParameterError
 from radixlang.execution.pieces import Cell, TurnMark, piece_text
@@ -25,6 +25,9 @@ from radixlang.views.trace import Failure, Lane, Trace, Value
 from radixlang.views.trace_builder import trace_of
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Span, Tracer, TracerProvider
+    from opentelemetry.util.types import AttributeValue
+
     from radixlang.state.state import State
 
 _PROVIDER = "radixlang"
@@ -37,8 +40,13 @@ _PARAMETERS = {
     "presence_penalty": "gen_ai.request.presence_penalty",
 }
 
+Attribute: TypeAlias = "tuple[str, AttributeValue]"
+Attributes: TypeAlias = "dict[str, AttributeValue]"
 
-def export_runs(tracer_provider: Any = None, *, content: bool = False) -> Subscription:
+
+def export_runs(
+    tracer_provider: TracerProvider | None = None, *, content: bool = False
+) -> Subscription:
     """Make spans of every run of this process, until the subscription is stopped.
 
     Args:
@@ -62,7 +70,7 @@ def export_runs(tracer_provider: Any = None, *, content: bool = False) -> Subscr
 
 
 class _Exporter:
-    def __init__(self, tracer: Any, content: bool) -> None:
+    def __init__(self, tracer: Tracer, content: bool) -> None:
         self._tracer, self._content = tracer, content
 
     def export(self, state: State) -> None:
@@ -89,7 +97,9 @@ class _Exporter:
         _set_status(whole, trace.failure)
         whole.end(_nanoseconds(trace, trace.seconds))
 
-    def _attributes(self, run: Run, trace: Trace, lane: Lane, value: Value) -> Mapping[str, Any]:
+    def _attributes(
+        self, run: Run, trace: Trace, lane: Lane, value: Value
+    ) -> Mapping[str, AttributeValue]:
         found = dict(_value_attributes(trace, lane, value))
         if self._content:
             found["gen_ai.input.messages"] = _as_json(_prompt_of(run, lane, value))
@@ -103,7 +113,7 @@ def _nanoseconds(trace: Trace, seconds: float) -> int:
     return int((trace.started_at + seconds) * 1e9)
 
 
-def _run_attributes(trace: Trace) -> dict[str, Any]:
+def _run_attributes(trace: Trace) -> Attributes:
     return {
         "gen_ai.operation.name": "invoke_workflow",
         "gen_ai.workflow.name": trace.name,
@@ -115,7 +125,7 @@ def _run_attributes(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _value_attributes(trace: Trace, lane: Lane, value: Value) -> Iterator[tuple[str, Any]]:
+def _value_attributes(trace: Trace, lane: Lane, value: Value) -> Iterator[Attribute]:
     yield "gen_ai.operation.name", _operation(value)
     yield "gen_ai.provider.name", _PROVIDER
     yield "gen_ai.request.model", trace.model_name
@@ -133,7 +143,7 @@ def _value_attributes(trace: Trace, lane: Lane, value: Value) -> Iterator[tuple[
     yield from _response(value)
 
 
-def _request(value: Value) -> Iterator[tuple[str, Any]]:
+def _request(value: Value) -> Iterator[Attribute]:
     params = value.params
     if params is None:
         return
@@ -145,7 +155,7 @@ def _request(value: Value) -> Iterator[tuple[str, Any]]:
         yield "gen_ai.request.stop_sequences", tuple(params.stop)
 
 
-def _response(value: Value) -> Iterator[tuple[str, Any]]:
+def _response(value: Value) -> Iterator[Attribute]:
     if value.finish_reason:
         yield "gen_ai.response.finish_reasons", (value.finish_reason,)
     if value.first_s is not None and value.start_s is not None:
@@ -164,11 +174,11 @@ def _operation(value: Value) -> str:
     return "chat" if value.is_in_turn else "text_completion"
 
 
-def _error(failure: Failure | None) -> dict[str, Any]:
+def _error(failure: Failure | None) -> Attributes:
     return {} if failure is None else {"error.type": failure.kind}
 
 
-def _set_status(span: Any, failure: Failure | None) -> None:
+def _set_status(span: Span, failure: Failure | None) -> None:
     from opentelemetry.trace import Status, StatusCode
 
     if failure is not None:

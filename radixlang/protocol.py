@@ -35,7 +35,7 @@ class Markup(str):
 _ROLE = re.compile(r"[^\W\d][\w-]*")
 
 
-def check_role(role: Any) -> None:
+def check_role(role: object) -> None:
     """Raise a ParameterError unless the role is a name: a template writes it unescaped, and special
     tokens in it would be recognised."""
     if not isinstance(role, str) or _ROLE.fullmatch(role) is None:
@@ -407,7 +407,7 @@ def check_num_top(num_top: Any) -> None:
         raise ParameterError(f"top_logprobs must be between 0 and 100, got {num_top!r}")
 
 
-def check_next_in(next_in: Any) -> int | None:
+def check_next_in(next_in: object) -> int | None:
     """The argument of Branch.expect; raises a ParameterError unless it is None or at least 1."""
     if next_in is None or (type(next_in) is int and next_in >= 1):
         return next_in
@@ -534,6 +534,6 @@ class Backend(Protocol):
         """Text of token ids, special tokens included."""
         ...
 
-    def compile_constraint(self, spec: Any) -> Any:
+    def compile_constraint(self, spec: object) -> Any:  # for `generate` of its own branches
         """Compile a constraint specification for this model's vocabulary (cached by content)."""
         ...

@@ -17,12 +17,13 @@ from concurrent.futures import CancelledError as FutureCancelledError
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from radixlang.process_owner import ProcessOwner
 from radixlang.user_code import user_threads
 
 T = TypeVar("T")
+AnyFuture: TypeAlias = "Future[Any]"  # for code that fails or drops futures, and reads none
 log = logging.getLogger("radixlang")
 _CANCELLED = ("CANCELLED", "CANCELLED_AND_NOTIFIED")
 
@@ -95,7 +96,7 @@ class Reply(Future[T]):
         error = self.exception(timeout)
         if error is not None:
             raise error
-        result: Any = self._result
+        result: Any = self._result  # set, as there is no error; a T may be None
         return result  # type: ignore[no-any-return]
 
     def exception(self, timeout: float | None = None) -> BaseException | None:

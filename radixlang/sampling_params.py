@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar
 
 from radixlang.errors import ParameterError
 from radixlang.spellings import hint_for
@@ -168,10 +168,11 @@ class SamplingParams:
         return copy
 
 
+T = TypeVar("T")
 PARAM_NAMES = tuple(field.name for field in fields(SamplingParams))
 
 
-def check_names(kwargs: dict[str, Any]) -> Any:
+def check_names(kwargs: dict[str, Any]) -> Any:  # a SamplingKeywords, if names are right
     """Return kwargs, or raise a ParameterError that names the nearest known parameter."""
     for name in kwargs:
         if name not in PARAM_NAMES:
@@ -199,7 +200,7 @@ def bias_pairs(given: Any) -> tuple[tuple[str | int, float], ...]:
     return tuple((token, float(value)) for token, value in found.items())
 
 
-def _as_tuple(value: Any, kind: type, name: str) -> tuple[Any, ...]:
+def _as_tuple(value: object, kind: type[T], name: str) -> tuple[T, ...]:
     if value is None:
         return ()
     if isinstance(value, kind):
@@ -232,11 +233,11 @@ def _check_pattern(pattern: str) -> None:
         )
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

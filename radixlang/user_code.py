@@ -15,6 +15,8 @@ from collections.abc import Callable
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+from radixlang.json_types import TypeForm
+
 IDLE_S = 5.0  # seconds after which a thread without work ends
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
@@ -84,7 +86,7 @@ def offload(call: Callable[[], Any], then: Callable[[Any, BaseException | None],
     user_threads.submit(work)
 
 
-def is_users_type(kind: Any) -> bool:
+def is_users_type(kind: TypeForm) -> bool:
     """Whether making a value of a type may run user code."""
     if kind is None or kind in _SCALARS or kind in _CONTAINERS or get_origin(kind) is Literal:
         return False

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from radixlang.runtime.runtime import Runtime
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["Runtime"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name == "Runtime":
         from radixlang.runtime.runtime import Runtime
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -38,6 +38,8 @@ from radixlang.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from radixlang.runtime.constraints.matcher import CompiledConstraint
 
 
 class Runtime:
@@ -130,7 +132,7 @@ class Runtime:
         """The model's tokenizer, which `explain` takes."""
         return self._loaded.tokenizer
 
-    def compile_constraint(self, spec: Any) -> Any:
+    def compile_constraint(self, spec: object) -> CompiledConstraint:
         """Compile a constraint specification for this model's vocabulary (cached by content)."""
         from radixlang.runtime.constraints.matcher import compile_constraint
 

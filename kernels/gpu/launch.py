@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -65,7 +64,7 @@ class _Args:
     lse: Tensor
     with_lse: bool
 
-    def shared(self) -> dict[str, Any]:
+    def shared(self) -> dict[str, object]:
         """Keyword arguments that the partial and the extend kernel share."""
         layer = self.layer
         return {

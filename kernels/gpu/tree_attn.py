@@ -10,8 +10,6 @@ finite sentinel, and what is masked is loaded as 0 so that an unowned slot's NaN
 # (the arguments of jitted functions are pointers and tiles, which Python has no types for)
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -22,7 +20,7 @@ UNIT_FIELDS = tl.constexpr(8)  # slot index, keys, position, first row, rows, ra
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
-def option_arguments(options: AttentionOptions, *, unused: Tensor) -> dict[str, Any]:
+def option_arguments(options: AttentionOptions, *, unused: Tensor) -> dict[str, object]:
     """A layer's options as arguments of both kernels, with what they ignore in place of None."""
     return {
         "scale": options.scale,

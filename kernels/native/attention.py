@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -168,7 +167,7 @@ class NativeAttentionPlan:
         if self.has_quantized and not kv.has_quantized:
             raise ValueError("the batch has quantised segments, and this pool no int8 planes")
 
-    def _view(self, function: Callable[..., Any]) -> NDArray[np.int32]:
+    def _view(self, function: Callable[[int], int]) -> NDArray[np.int32]:
         address = ctypes.cast(function(self.handle), ctypes.POINTER(ctypes.c_int32))
         return np.ctypeslib.as_array(address, (self.num_tokens,))
 

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from radixlang.kernels.native.build import DISPATCH, BuildError, build
 
@@ -18,6 +18,7 @@ Pointer = ctypes.c_void_p
 Int = ctypes.c_int
 Long = ctypes.c_int64
 Float = ctypes.c_float
+CType: TypeAlias = "type[ctypes._CDataType]"  # c_int, a pointer, a structure
 log = logging.getLogger("radixlang.kernels")
 _loaded: dict[tuple[Path, str], Library] = {}
 
@@ -35,7 +36,7 @@ class Library:
         """The instruction set it was compiled for, one of ISAS."""
         return self._isa
 
-    def function(self, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+    def function(self, name: str, result: CType | None, *arguments: CType) -> Callable[..., Any]:
         """The C function of a name; `result` and `arguments` are ctypes, None for void.
 
         Raises AttributeError where the library has none of that name.

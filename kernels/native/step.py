@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from radixlang.kernels.layer_kv import KVLayers
-from radixlang.kernels.native.attention import NativeAttentionPlan, NativeKV
+from radixlang.kernels.native.attention import NativeAttentionPlan, NativeKV, _Layer
 from radixlang.kernels.native.library import Library
 from radixlang.kernels.plan.plan import AttentionPlan
 
@@ -41,13 +41,16 @@ class NativePlans:
         )
 
 
+Pools: TypeAlias = "ctypes.Array[_Layer]"  # of the pools' addresses
+
+
 class NativePools:
     """The addresses of the pools in use, one C structure a layer."""
 
     def __init__(self) -> None:
-        self._made: WeakKeyDictionary[KVLayers, ctypes.Array[Any]] = WeakKeyDictionary()
+        self._made: WeakKeyDictionary[KVLayers, Pools] = WeakKeyDictionary()
 
-    def of(self, kv: KVLayers, num_layers: int) -> ctypes.Array[Any]:
+    def of(self, kv: KVLayers, num_layers: int) -> Pools:
         """The layers of `kv`, whose kv[i] is a LayerKV. A list has its made at every call."""
         if isinstance(kv, list):
             return _structures(kv, num_layers)
@@ -57,6 +60,6 @@ class NativePools:
         return found
 
 
-def _structures(kv: KVLayers, num_layers: int) -> ctypes.Array[Any]:
+def _structures(kv: KVLayers, num_layers: int) -> Pools:
     layers = [NativeKV(kv[index]).struct for index in range(num_layers)]
     return (type(layers[0]) * num_layers)(*layers)

@@ -7,11 +7,10 @@ import subprocess
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.compiler import ASTSource, CompiledKernel
 
 from radixlang.kernels.gpu.advance_tails import advance_tails
 from radixlang.kernels.gpu.append_kv import append_kv
@@ -82,7 +81,7 @@ def _options(variant: Variant, target: str) -> dict[str, int]:
     return {"num_warps": warps}
 
 
-def _nvidia(compiled: Any, target: str) -> Report:
+def _nvidia(compiled: CompiledKernel, target: str) -> Report:
     ptx = compiled.asm["ptx"]
     registers, spills = _ptxas(ptx, target)
     found = re.findall(r"(wgmma\.mma_async|tcgen05\.mma|mma\.sync)[\w.:]*", ptx)
@@ -119,7 +118,7 @@ def _assembler(target: str) -> str:
     return str((nvidia.ptxas_blackwell if blackwell else nvidia.ptxas).path)
 
 
-def _amd(compiled: Any) -> Report:
+def _amd(compiled: CompiledKernel) -> Report:
     text = compiled.asm["amdgcn"]
 
     def number(key: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from radixlang.kernels.gpu.sample_tokens import BLOCK as SAMPLE_BLOCK
 from radixlang.kernels.gpu.tiles import CDNA3, Tile, block_d, pick_tile
@@ -91,7 +90,7 @@ def shipped(target: str) -> list[Variant]:
     return list({variant.name(target): variant for variant in variants}.values())
 
 
-def constants(variant: Variant, target: str) -> dict[str, Any]:
+def constants(variant: Variant, target: str) -> dict[str, object]:
     """Compile-time arguments of a variant."""
     dim = {"HEAD_DIM": variant.head_dim, "BLOCK_D": block_d(variant.head_dim)}
     tile, flags = variant.tile(target), {"SINKS": variant.sinks, "WITH_LSE": False}

@@ -154,7 +154,7 @@ def _paths(number: int) -> str:
 
 def _cell(found: Savings) -> str:
     """The figures as a notebook cell, with the tree if it was asked for."""
-    figures = [
+    figures: list[tuple[float | str, str]] = [
         (found.num_prompt_tokens, "prompt tokens"),
         (found.num_cached_tokens, f"cached ({found.hit_rate:.0%})"),
         (found.num_computed_tokens, "computed"),

@@ -6,9 +6,8 @@ import heapq
 import itertools
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
-from typing import Any
 
+from radixlang.reply import AnyFuture
 from radixlang.runtime.requests.branch import BranchState, Operation, futures_of
 
 
@@ -16,7 +15,7 @@ class RequestDeadlines:
     """The deadlines of requests, soonest first."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, BranchState, Future[Any]]] = []
+        self._heap: list[tuple[float, int, BranchState, AnyFuture]] = []
         self._tickets = itertools.count()
 
     def watch(self, state: BranchState, operation: Operation) -> None:

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from queue import Empty
-from typing import Any
+from typing import TypeVar
 
 import torch
 
@@ -30,7 +30,7 @@ from radixlang.errors import (
     RuntimeClosedError,
 )
 from radixlang.protocol import Generation
-from radixlang.reply import Reply
+from radixlang.reply import AnyFuture, Reply
 from radixlang.runtime.cache.compaction import Compactor
 from radixlang.runtime.cache.pins import ProgramPins
 from radixlang.runtime.diagnostics.invariants import Violation
@@ -53,6 +53,8 @@ from radixlang.runtime.scheduling.scheduler import Limits
 from radixlang.runtime.scheduling.waiting_queue import WaitingQueue
 
 log = logging.getLogger("radixlang.runtime")
+
+T = TypeVar("T")
 
 
 class EngineCore:
@@ -127,7 +129,7 @@ class EngineCore:
         """Cancel all queued and running operations of a branch, and release it."""
         self._inbox.put(Cancel(state))
 
-    def post_cancel_job(self, state: BranchState, future: Future[Any]) -> None:
+    def post_cancel_job(self, state: BranchState, future: AnyFuture) -> None:
         """Cancel one generation, unless it has ended."""
         self._inbox.put(Cancel(state, future))
 
@@ -135,7 +137,7 @@ class EngineCore:
         """End one generation with its text so far, unless it has ended."""
         self._inbox.put(Stop(state, generation))
 
-    def call(self, function: Callable[[], Any]) -> Any:
+    def call(self, function: Callable[[], T]) -> T:
         """Run a function between two steps and return its value.
 
         Once the engine's thread has ended, the function runs on the caller's, one at a time.
@@ -144,7 +146,7 @@ class EngineCore:
             return function()
         self._inbox.owner.check()
         if not self.is_closed:
-            future = Reply[Any]()
+            future = Reply[T]()
             self._inbox.put(FunctionCall(function, future))
             try:
                 return future.result()
@@ -243,7 +245,7 @@ class EngineCore:
             case FunctionCall(function, future):
                 self._run_call(function, future)
 
-    def _run_call(self, function: Callable[[], Any], future: Future[Any]) -> None:
+    def _run_call(self, function: Callable[[], object], future: AnyFuture) -> None:
         try:
             value = function()
         except BaseException as error:

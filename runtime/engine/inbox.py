@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any
 
 from radixlang.errors import RuntimeClosedError
 from radixlang.process_owner import ProcessOwner
 from radixlang.protocol import Generation
+from radixlang.reply import AnyFuture
 from radixlang.runtime.requests.branch import BranchState, Operation, futures_of
 
 
@@ -27,7 +26,7 @@ class Cancel:
     """Cancel a branch, or (with a future) only if that future has not ended."""
 
     state: BranchState
-    future: Future[Any] | None = None
+    future: AnyFuture | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,8 @@ class Stop:
 class FunctionCall:
     """Run a function on the engine's thread."""
 
-    function: Callable[[], Any]
-    future: Future[Any]
+    function: Callable[[], object]
+    future: AnyFuture
 
 
 Command = Post | Cancel | Stop | FunctionCall
@@ -106,7 +105,7 @@ class Inbox:
                     future.set_exception(error)
 
 
-def _answerable(command: Command | None, error: BaseException) -> list[Future[Any]]:
+def _answerable(command: Command | None, error: BaseException) -> list[AnyFuture]:
     match command:
         case Post(state, operation):
             state.error = state.error or error

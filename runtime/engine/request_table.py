@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
-from typing import Any
 
 from radixlang.errors import ConstraintError
 from radixlang.protocol import Generation
+from radixlang.reply import AnyFuture
 from radixlang.runtime.engine.output_checks import Verdicts
 from radixlang.runtime.metrics.stats import Counters
 from radixlang.runtime.requests.branch import BranchState, ForkInto, Operation, Release, futures_of
@@ -179,7 +178,7 @@ class Requests:
         # A branch that is not born yet fails at once too; its fork then skips it.
         state.is_born = True
 
-    def _fail_future(self, future: Future[Any], error: BaseException) -> None:
+    def _fail_future(self, future: AnyFuture, error: BaseException) -> None:
         def deliver() -> None:
             if not future.done():
                 future.set_exception(error)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 PROFILE_PARTS = ("schedule", "plan", "model", "masks", "sampling", "tree", "text", "other")
 
@@ -56,10 +55,11 @@ class RuntimeStats:
         """Share of the prompt tokens found in the cache, 0 to 1."""
         return self.num_cached_tokens / max(1, self.num_prompt_tokens)
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> float:
         if name not in self.keys():
             raise KeyError(f"no statistic {name!r}; there are {', '.join(self.keys())}")
-        return getattr(self, name)
+        found: float = getattr(self, name)
+        return found
 
     def keys(self) -> tuple[str, ...]:
         """Names of all statistics, so that `dict(stats)` works."""

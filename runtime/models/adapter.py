@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +35,10 @@ from radixlang.kernels.plan.tree_batch import chain
 from radixlang.progress import doing
 from radixlang.runtime.models.config import ModelConfig, as_ids
 from radixlang.runtime.models.model import plan_for
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
 
 ATTENTION_NAME = "radixlang"
 _NUM_PROBE, _PROBE_SPLIT = 8, 5
@@ -101,7 +105,7 @@ class _LayerShape:
 class TransformersModel:
     """A `CausalModel` over a transformers model; see the module's docstring."""
 
-    def __init__(self, model: Any, config: ModelConfig) -> None:
+    def __init__(self, model: PreTrainedModel, config: ModelConfig) -> None:
         from transformers import AttentionInterface
 
         self.config = config
@@ -201,7 +205,7 @@ class _PassThrough(torch.nn.Module):
         return _Hidden(inputs_embeds)
 
 
-def _head_only(model: Any) -> Any:
+def _head_only(model: PreTrainedModel) -> PreTrainedModel:
     """The model without layers: its own path from hidden states to logits, with scales and caps."""
     head = copy.copy(model)
     head._modules = dict(model._modules)
@@ -214,7 +218,7 @@ def bars_at_a_terminal_only() -> Iterator[None]:
     """Within this context transformers draws bars only at a terminal, as ours are."""
     from transformers.utils import logging as theirs
 
-    logging: Any = theirs
+    logging: Any = theirs  # untyped in transformers
     quiet = logging.is_progress_bar_enabled() and not sys.stderr.isatty()
     if quiet:
         logging.disable_progress_bar()
@@ -227,7 +231,7 @@ def bars_at_a_terminal_only() -> Iterator[None]:
 
 def load_adapter(
     folder: Path,
-    config: Any,
+    config: PretrainedConfig,
     dtype: torch.dtype,
     device: torch.device,
     context_length: int | None = None,
@@ -254,14 +258,17 @@ def load_adapter(
         return adapt(model.to(device), folder.name, context_length)
 
 
-def adapt(model: Any, name: str, context_length: int | None = None) -> TransformersModel:
+def adapt(
+    model: PreTrainedModel, name: str, context_length: int | None = None
+) -> TransformersModel:
     """Wrap a loaded transformers model.
 
     Raises:
         ModelFormatError: the architecture does something between tokens that our attention
             does not see, or its layers differ in their heads.
     """
-    model.eval().requires_grad_(False)
+    untyped: Any = model  # transformers gives eval() no type
+    untyped.eval().requires_grad_(False)
     probe = (
         torch.arange(_NUM_PROBE, device=model.device) % model.config.get_text_config().vocab_size
     )
@@ -280,7 +287,7 @@ def adapt(model: Any, name: str, context_length: int | None = None) -> Transform
     return adapter
 
 
-def _layer_shapes(model: Any, probe: torch.Tensor) -> list[_LayerShape]:
+def _layer_shapes(model: PreTrainedModel, probe: torch.Tensor) -> list[_LayerShape]:
     from transformers import AttentionInterface
 
     shapes: list[_LayerShape] = []
@@ -296,11 +303,11 @@ def _layer_shapes(model: Any, probe: torch.Tensor) -> list[_LayerShape]:
 
 
 def _config(
-    model: Any, name: str, shapes: list[_LayerShape], context_length: int | None
+    model: PreTrainedModel, name: str, shapes: list[_LayerShape], context_length: int | None
 ) -> ModelConfig:
     text = model.config.get_text_config()
     own = getattr(text, "max_position_embeddings", None) or 2**20
-    head = model.get_output_embeddings()
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     return ModelConfig(
         name=name,
         family=text.model_type,

@@ -7,10 +7,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from radixlang.errors import ModelFormatError
 from radixlang.runtime.models.families import BY_NAME, Activation, ModelFamily
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
 
@@ -138,7 +142,7 @@ def activation_of(name: str, source: str) -> Activation:
 
 
 def from_transformers(
-    config: Any, *, name: str, dtype: str, context_length: int | None = None
+    config: PretrainedConfig, *, name: str, dtype: str, context_length: int | None = None
 ) -> ModelConfig:
     """Read a lean family's transformers configuration.
 
@@ -184,6 +188,9 @@ def from_transformers(
     ).of(family)
 
 
+RopeParameters: TypeAlias = dict[str, Any]  # of config.json, by transformers' names
+
+
 def as_ids(value: int | list[int] | None) -> tuple[int, ...]:
     """Token ids from the several forms in configurations."""
     if value is None:
@@ -191,7 +198,7 @@ def as_ids(value: int | list[int] | None) -> tuple[int, ...]:
     return (value,) if isinstance(value, int) else tuple(value)
 
 
-def _layer_types(text: Any) -> list[str]:
+def _layer_types(text: PretrainedConfig) -> list[str]:
     types = getattr(text, "layer_types", None)
     if types:
         return list(types)
@@ -200,7 +207,7 @@ def _layer_types(text: Any) -> list[str]:
 
 
 def _ropes(
-    text: Any, layer_types: list[str], head_dim: int, wanted: int | None, source: str
+    text: PretrainedConfig, layer_types: list[str], head_dim: int, wanted: int | None, source: str
 ) -> tuple[tuple[RopeConfig, ...], tuple[int, ...], int]:
     """The RoPE of each kind of layer, the kind of each layer, and the context that they allow."""
     params = text.rope_parameters
@@ -214,7 +221,7 @@ def _ropes(
 
 
 def _rope(
-    params: dict[str, Any], head_dim: int, context: int, wanted: int | None, source: str
+    params: RopeParameters, head_dim: int, context: int, wanted: int | None, source: str
 ) -> tuple[RopeConfig, int]:
     kind = params.get("rope_type", "default")
     rotary_dim = int(head_dim * params.get("partial_rotary_factor", 1.0))
@@ -240,9 +247,9 @@ def _rope(
     )
 
 
-def _scaling(params: dict[str, Any], context: int) -> dict[str, Any]:
+def _scaling(params: RopeParameters, context: int) -> RopeParameters:
     original = int(params.get("original_max_position_embeddings") or context)
-    given: dict[str, Any] = {
+    given: RopeParameters = {
         "factor": float(params.get("factor") or context / original),
         "original_context_length": original,
         "attention_factor": params.get("attention_factor"),
@@ -255,7 +262,7 @@ def _scaling(params: dict[str, Any], context: int) -> dict[str, Any]:
 
 
 def _longrope(
-    rope: RopeConfig, params: dict[str, Any], context: int, wanted: int | None
+    rope: RopeConfig, params: RopeParameters, context: int, wanted: int | None
 ) -> tuple[RopeConfig, int]:
     original = int(params.get("original_max_position_embeddings") or context)
     use_long = wanted is not None and wanted > original

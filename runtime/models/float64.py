@@ -29,6 +29,7 @@ from radixlang.runtime.models.native import NativeLayers
 from radixlang.runtime.models.rotary import Rotary
 
 AnyDecoder = TypeVar("AnyDecoder", Decoder, Int8Decoder)
+T = TypeVar("T")
 
 
 def in_float64(model: CausalModel) -> CausalModel:
@@ -44,7 +45,8 @@ def in_float64(model: CausalModel) -> CausalModel:
         coarse._ops = plain_ops(replace(model._ops.shape, kv_dtype="float64"))
         return coarse
     if isinstance(model, TransformersModel):
-        wide = copy.deepcopy(model._model).to("cpu", torch.float64)
+        wide: Any = copy.deepcopy(model._model)  # whose to() transformers gives no type
+        wide = wide.to("cpu", torch.float64)
         return TransformersModel(wide, replace(model.config, dtype="float64"))
     raise ParameterError(f"no float64 twin of a {type(model).__name__} is known; load the model")
 
@@ -59,7 +61,7 @@ def _decoder(model: AnyDecoder) -> AnyDecoder:
     return twin
 
 
-def _wide(part: Any) -> Any:
+def _wide(part: Any) -> Any:  # a part of any class gives one that stands in its place
     """A part of a decoder with its tensors in float64; wraps parts with their own precision."""
     if isinstance(part, torch.Tensor):
         return part.cpu().double() if part.is_floating_point() else part.cpu()
@@ -77,14 +79,14 @@ def _wide(part: Any) -> Any:
     return _copy(part) if is_ours and not isinstance(part, Rotary) else part
 
 
-def _copy(part: Any) -> Any:
+def _copy(part: T) -> T:
     twin = copy.copy(part)
     for name in _fields(part):
         object.__setattr__(twin, name, _wide(getattr(part, name)))
     return twin
 
 
-def _fields(part: Any) -> Iterator[str]:
+def _fields(part: object) -> Iterator[str]:
     for kind in type(part).__mro__:
         slots = getattr(kind, "__slots__", ())
         yield from (slots,) if isinstance(slots, str) else slots

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -36,6 +36,11 @@ from radixlang.runtime.process.native_library import native_library
 from radixlang.runtime.process.onednn import bound_primitives
 from radixlang.runtime.process.openmp import leaves_no_team
 from radixlang.runtime.text.tokenizer import Tokenizer, TokenizerConfig
+from radixlang.sampling_params import SamplingKeywords
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
 
 LoadedParts = tuple[CausalModel, str | None]
 QUANTIZATIONS = ("auto", "int8", None)
@@ -193,7 +198,10 @@ def load_gguf_tokenizer(file: GgufFile) -> Tokenizer:
     return Tokenizer(gguf_tokenizer(file), config)
 
 
-def _check_depth(settings: dict[str, Any]) -> None:
+Settings: TypeAlias = dict[str, Any]  # JSON of a model's folder; its fields are checked in use
+
+
+def _check_depth(settings: Settings) -> None:
     """Refuse a number of layers so large that a list of them would fill the memory."""
     for key, value in settings.items():
         if isinstance(value, dict):
@@ -226,7 +234,8 @@ def _from_folder(folder: Path, wanted: _Wanted) -> LoadedModel:
     defaults = read_json(folder / "generation_config.json")
     with doing("reading the tokenizer"):
         tokenizer = load_folder_tokenizer(folder, as_ids(defaults.get("eos_token_id")))
-    sampling = {key: defaults[key] for key in _SAMPLING_KEYS if defaults.get(key) is not None}
+    given: Any = {key: defaults[key] for key in _SAMPLING_KEYS if defaults.get(key) is not None}
+    sampling: SamplingKeywords = given
     if config.get_text_config().model_type not in BY_NAME:
         return _adapted(folder, config, wanted, tokenizer, sampling)
     with _reading(folder / "config.json"):
@@ -241,7 +250,11 @@ def _from_folder(folder: Path, wanted: _Wanted) -> LoadedModel:
 
 
 def _adapted(
-    folder: Path, config: Any, wanted: _Wanted, tokenizer: Tokenizer, sampling: dict[str, Any]
+    folder: Path,
+    config: PretrainedConfig,
+    wanted: _Wanted,
+    tokenizer: Tokenizer,
+    sampling: SamplingKeywords,
 ) -> LoadedModel:
     from radixlang.runtime.models.adapter import load_adapter
 
@@ -286,17 +299,17 @@ def load_folder_tokenizer(folder: Path, eos_token_ids: tuple[int, ...] = ()) -> 
     return Tokenizer(backend, config)
 
 
-def _converted(folder: Path) -> Any:
+def _converted(folder: Path) -> Any:  # a tokenizers.Tokenizer
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
 
 
-def _content(token: Any) -> str:
+def _content(token: object) -> str:
     return str(token.get("content", "")) if isinstance(token, dict) else str(token or "")
 
 
-def _template(folder: Path, settings: dict[str, Any]) -> str | None:
+def _template(folder: Path, settings: Settings) -> str | None:
     file = folder / "chat_template.jinja"
     if file.is_file():
         return file.read_text("utf-8")
@@ -307,7 +320,7 @@ def _template(folder: Path, settings: dict[str, Any]) -> str | None:
     return template
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> Settings:
     """A JSON object from a file; empty if there is no such file."""
     if not path.is_file():
         return {}

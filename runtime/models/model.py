@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -15,6 +15,7 @@ from radixlang.runtime.adapters.lora import LoraAdapter
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.low_rank import AdapterBatch, BoundAdapter
 from radixlang.runtime.text.tokenizer import Tokenizer
+from radixlang.sampling_params import SamplingKeywords
 
 
 class CausalModel(Protocol):
@@ -125,7 +126,7 @@ class LoadedModel:
     model: CausalModel
     tokenizer: Tokenizer
     config: ModelConfig
-    generation_defaults: dict[str, Any] = field(default_factory=dict)
+    generation_defaults: SamplingKeywords = field(default_factory=SamplingKeywords)
     quantization: str | None = None
 
     @property

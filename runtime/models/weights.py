@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -133,18 +133,24 @@ def _prefixes(names: Iterable[str]) -> list[tuple[str, str]]:
     return known
 
 
+class TensorFile(Protocol):
+    """An open file of safetensors."""
+
+    def keys(self) -> Iterable[str]: ...
+    def get_tensor(self, name: str) -> torch.Tensor: ...
+
+
 class SafetensorsFiles(Mapping[str, torch.Tensor]):
     """All tensors of a folder's safetensors files, read from disk when asked for."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self._handles: dict[str, Any] = {}
+        self._handles: dict[str, TensorFile] = {}
         for path in _shards(folder):
             handle = _open(path, stack)
             self._handles |= dict.fromkeys(handle.keys(), handle)
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        tensor: torch.Tensor = self._handles[name].get_tensor(name)
-        return tensor
+        return self._handles[name].get_tensor(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._handles)
@@ -153,11 +159,12 @@ class SafetensorsFiles(Mapping[str, torch.Tensor]):
         return len(self._handles)
 
 
-def _open(path: Path, stack: ExitStack) -> Any:
+def _open(path: Path, stack: ExitStack) -> TensorFile:
     from safetensors import SafetensorError, safe_open
 
     try:
-        return stack.enter_context(safe_open(path, framework="pt"))
+        file: TensorFile = stack.enter_context(safe_open(path, framework="pt"))
+        return file
     except (OSError, SafetensorError) as error:
         raise ModelFormatError(
             f"{path}: not a readable safetensors file ({error}); it may be truncated. "

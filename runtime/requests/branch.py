@@ -30,7 +30,7 @@ from radixlang.protocol import (
     check_num_top,
     checked_options,
 )
-from radixlang.reply import Reply
+from radixlang.reply import AnyFuture, Reply
 from radixlang.runtime.adapters.variants import (
     PLAIN,
     PLAIN_SPANS,
@@ -178,7 +178,7 @@ class BranchState:
         self.invocation: tuple[int, ...] = ()
         self.lease: Lease | None = None
         self.operations: deque[Operation] = deque()
-        self.job: Any | None = None
+        self.job: Any | None = None  # a Job, whose module imports this one
         self.error: BaseException | None = None
         self.last_use = 0
         self.next_use: float | None = None
@@ -390,7 +390,7 @@ def next_name() -> str:
     return f"branch {next(_numbers)}"
 
 
-def futures_of(operation: Operation) -> list[Future[Any]]:
+def futures_of(operation: Operation) -> list[AnyFuture]:
     """The futures of an operation."""
     match operation:
         case Generate():

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any
 
 from torch import Tensor
 
+from radixlang.reply import AnyFuture
 from radixlang.runtime.requests.branch import BranchState
 from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.sequence import TokenIds, TokenSequence
@@ -34,7 +33,7 @@ class Job:
 
     samples = False  # True if a token is sampled from the last row of logits
 
-    def __init__(self, branch: BranchState, future: Future[Any], deadline_s: float | None) -> None:
+    def __init__(self, branch: BranchState, future: AnyFuture, deadline_s: float | None) -> None:
         self.branch = branch
         self.future = future
         self.deadline_s = deadline_s

@@ -36,7 +36,7 @@ def suits_kernel(rows: Sequence[SamplingRow]) -> bool:
 
 def is_known(params: SamplingParams) -> bool:
     """Whether every parameter that is set has the same effect on a GPU as elsewhere."""
-    kind: Any = type(params)
+    kind: Any = type(params)  # a class with __eq__ is no Hashable to mypy
     return all(getattr(params, name) == usual for name, usual in _unknown(kind))
 
 

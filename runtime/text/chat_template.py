@@ -11,10 +11,15 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from radixlang.errors import ParameterError
 from radixlang.protocol import Message
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from jinja2.parser import Parser
+
 
 _SYSTEM, _USER, _SECOND, _REPLY = (
     "\ue000sys\ue000",
@@ -151,7 +156,7 @@ def template_text(given: str | Path) -> str:
     return text
 
 
-def _compile(source: str) -> Any:
+def _compile(source: str) -> Template:
     """The template compiled in the environment for which published templates are written."""
     from jinja2 import TemplateSyntaxError
     from jinja2.ext import Extension, loopcontrols
@@ -163,7 +168,7 @@ def _compile(source: str) -> Any:
 
         tags = {"generation"}  # noqa: RUF012
 
-        def parse(self, parser: Any) -> Scope:
+        def parse(self, parser: Parser) -> Scope:
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return Scope(body, lineno=line)
@@ -188,6 +193,8 @@ def _raise(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
-def _to_json(value: object, ensure_ascii: bool = False, **options: Any) -> str:
+def _to_json(
+    value: object, ensure_ascii: bool = False, **options: Any
+) -> str:  # those of json.dumps
     """The filter tojson without the HTML escapes of Jinja's own."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)  # those of json.dumps

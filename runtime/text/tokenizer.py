@@ -12,9 +12,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Encoding
 from tokenizers import Tokenizer as Backend
 
 from radixlang.errors import ParameterError
@@ -206,7 +206,7 @@ class Tokenizer:
             return ids
         return self._without_special(text, prefix, encoding)
 
-    def _without_special(self, text: str, prefix: bool, encoding: Any) -> list[int]:
+    def _without_special(self, text: str, prefix: bool, encoding: Encoding) -> list[int]:
         """Encode text that the vocabulary would merge into a special token: cut it inside."""
         for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if token_id in self.special_token_ids and end - start > 1:
@@ -316,6 +316,9 @@ def _promote_markup(backend: Backend, chat_template: str) -> None:
     backend.add_special_tokens(found)
 
 
+Part: TypeAlias = dict[str, Any]  # of a tokenizer: the library's own JSON, with its `type`
+
+
 def _prefix_policy(backend: Backend) -> Prefix:
     """Where the tokenizer puts a space before text: at its start, before every piece, or never."""
     for part in _parts(backend.normalizer) + _parts(backend.pre_tokenizer):
@@ -344,13 +347,13 @@ def _without_prefix(backend: Backend, added: dict[int, AddedToken]) -> Backend:
     return copy
 
 
-def _part_without_prefix(part: dict[str, Any]) -> dict[str, Any]:
+def _part_without_prefix(part: Part) -> Part:
     if part["type"] == "Metaspace":
         return part | {"prepend_scheme": "never"}
     return part | ({"add_prefix_space": False} if part["type"] == "ByteLevel" else {})
 
 
-def _shell(normalizer: list[dict[str, Any]], splitter: list[dict[str, Any]]) -> Backend:
+def _shell(normalizer: list[Part], splitter: list[Part]) -> Backend:
     """A tokenizer without a vocabulary, by which the library reads these parts from JSON."""
     return Backend.from_str(
         json.dumps({
@@ -363,7 +366,7 @@ def _shell(normalizer: list[dict[str, Any]], splitter: list[dict[str, Any]]) -> 
     )  # fmt: skip
 
 
-def _parts(component: Any) -> list[dict[str, Any]]:
+def _parts(component: Any) -> list[Part]:
     """JSON of a normaliser, splitter or decoder, sequences flattened."""
     if component is None:
         return []

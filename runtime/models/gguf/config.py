@@ -10,7 +10,7 @@ import numpy as np
 from radixlang.errors import ModelFormatError
 from radixlang.runtime.models.config import ModelConfig, RopeConfig
 from radixlang.runtime.models.families import BY_GGUF, ModelFamily
-from radixlang.runtime.models.gguf.file import GgufFile
+from radixlang.runtime.models.gguf.file import GgufFile, Metadata
 from radixlang.runtime.models.gguf.weights import dequantize
 
 _REQUIRED = object()
@@ -27,7 +27,7 @@ class _Keys:
     def architecture(self) -> str:
         return self.family.gguf or ""
 
-    def get(self, key: str, default: Any = _REQUIRED) -> Any:
+    def get(self, key: str, default: object = _REQUIRED) -> Any:  # of the key's own type
         full = f"{self.architecture}.{key}"
         value = self.file.metadata.get(full, default)
         if value is _REQUIRED:
@@ -37,7 +37,7 @@ class _Keys:
             )
         return value
 
-    def count(self, key: str, default: Any = _REQUIRED) -> int:
+    def count(self, key: str, default: object = _REQUIRED) -> int:
         value = self.get(key, default)
         if isinstance(value, np.ndarray):
             if len(set(value.tolist())) != 1:
@@ -104,7 +104,7 @@ def gguf_config(file: GgufFile, *, dtype: str, context_length: int | None = None
     ).of(family)
 
 
-def eos_ids(metadata: dict[str, Any]) -> tuple[int, ...]:
+def eos_ids(metadata: Metadata) -> tuple[int, ...]:
     """Ids of all tokens that the file says end a text or a turn."""
     keys = ("eos_token_id", "eot_token_id", "eom_token_id")
     found = (metadata.get(f"tokenizer.ggml.{key}") for key in keys)

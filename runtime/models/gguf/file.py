@@ -14,13 +14,14 @@ import struct
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from radixlang.errors import ModelFormatError
 
+Metadata: TypeAlias = dict[str, Any]  # of a file: each key has a type of its own
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q",
             11: "<q", 12: "<d"}  # fmt: skip
 _STRING, _ARRAY = 8, 9
@@ -72,7 +73,7 @@ class GgufFile:
         self._mapped = _map(path)
         self._view = memoryview(self._mapped)
         self._position = 0
-        self.metadata: dict[str, Any] = {}
+        self.metadata: Metadata = {}
         self.tensors: dict[str, TensorInfo] = {}
         num_tensors, num_keys = self._read_header()
         self._read_metadata(num_keys)
@@ -147,7 +148,7 @@ class GgufFile:
             )
         return TensorInfo(name, shape, type_id, offset, num_bytes)
 
-    def _value(self, kind: int, key: str) -> Any:
+    def _value(self, kind: int, key: str) -> object:
         if kind in _SCALARS:
             return self._scalar(_SCALARS[kind], key)
         if kind == _STRING:
@@ -156,7 +157,7 @@ class GgufFile:
             return self._array(key)
         self._fail(f"metadata key {key!r} has unknown type {kind}")
 
-    def _array(self, key: str) -> Any:
+    def _array(self, key: str) -> object:
         kind, count = self._scalar("<I", key), self._scalar("<Q", key)
         if kind == _STRING:
             return self._strings(count, key)
@@ -197,7 +198,7 @@ class GgufFile:
         except UnicodeDecodeError as error:
             self._fail(f"{what} is not UTF-8 ({error.reason})")
 
-    def _scalar(self, code: str, what: str) -> Any:
+    def _scalar(self, code: str, what: str) -> Any:  # of the code's type
         return struct.unpack(code, self._take(struct.calcsize(code), what))[0]
 
     def _take(self, num_bytes: int, what: str) -> memoryview:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -58,6 +58,13 @@ class Int8Head:
     bias: Tensor | None
 
 
+class HasBytes(Protocol):
+    """A part of a model that counts its weights."""
+
+    @property
+    def num_bytes(self) -> int: ...
+
+
 class Int8Decoder:
     """A causal model of one of the lean families in 8 bits, on a CPU.
 
@@ -104,7 +111,7 @@ class Int8Decoder:
         """Bytes of all weights as held in memory."""
         products = [part for layer in self._layers
                     for part in (layer.qkv, layer.o, layer.gate_up, layer.down)]  # fmt: skip
-        held: Iterable[Any] = (*products, self._embed, self._head.product)
+        held: Iterable[HasBytes] = (*products, self._embed, self._head.product)
         return sum(part.num_bytes for part in held)
 
     @torch.no_grad()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -27,7 +27,7 @@ class Product(Protocol):
 
     num_bytes: int
 
-    def __call__(self, quantized: torch.Tensor) -> Any:
+    def __call__(self, quantized: torch.Tensor) -> torch.Tensor:
         """Int8 values [num_tokens, in_features] to [num_tokens, out_features] in float32."""
         ...
 
@@ -62,14 +62,16 @@ class Int8Product:
         num_copies = (self._bulk is not None) + (self._small is not None)
         self.num_bytes = num_copies * quantized.nbytes + 2 * self._scale.nbytes
 
-    def __call__(self, quantized: torch.Tensor) -> Any:
+    def __call__(self, quantized: torch.Tensor) -> torch.Tensor:
         """Int8 values [num_tokens, in_features] to [num_tokens, out_features] in float32."""
         if quantized.shape[0] < self._min_bulk:
-            return self._fbgemm(quantized.float(), 1.0, _ZERO_POINT, self._small)
-        return self._onednn(
+            small: torch.Tensor = self._fbgemm(quantized.float(), 1.0, _ZERO_POINT, self._small)
+            return small
+        large: torch.Tensor = self._onednn(
             quantized, 1.0, 0, self._bulk, self._scale, self._zero_points,
             None, 1.0, 0, torch.float32, "none", [], "",
         )  # fmt: skip
+        return large
 
 
 def _finer(weight: torch.Tensor, rows: Int8Rows, start: int, stop: int) -> Int8Rows:
@@ -122,5 +124,6 @@ def _quantized(rows: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return torch._make_per_channel_quantized_tensor(rows, scale.double(), zeros, 0)
 
 
-def _fbgemm_pack(rows: torch.Tensor, scale: torch.Tensor) -> Any:
-    return torch.ops.quantized.linear_prepack(_quantized(rows, scale), None)
+def _fbgemm_pack(rows: torch.Tensor, scale: torch.Tensor) -> torch.ScriptObject:
+    packed: torch.ScriptObject = torch.ops.quantized.linear_prepack(_quantized(rows, scale), None)
+    return packed
