@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from radixlang.constraints.specs import Choices, Constraint, Grammar, JsonSchema, Regex
+from radixlang.constraints.specs import (
+    Choices,
+    Constraint,
+    Grammar,
+    JsonSchema,
+    JsonSchemaKeywords,
+    Regex,
+)
 from radixlang.errors import ParameterError
 from radixlang.protocol import Backend
 from radixlang.sampling_params import MAX_SEED, SamplingKeywords, SamplingParams
@@ -153,7 +160,9 @@ def _of_format(wanted: ResponseFormat | None) -> Constraint | None:
 def _of_outputs(wanted: StructuredOutputs | None) -> Constraint | None:
     if wanted is None:
         return None
-    spacing = {} if wanted.whitespace is None else {"whitespace": wanted.whitespace}
+    spacing: JsonSchemaKeywords = {}
+    if wanted.whitespace is not None:
+        spacing["whitespace"] = wanted.whitespace
     found: list[Constraint] = []
     if wanted.json_value is not None:
         found.append(JsonSchema.of(wanted.json_value, **spacing))
