@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -114,6 +114,21 @@ class Runtime:
         return self._loaded.tokenizer.render_chat(
             messages, add_generation_prompt=add_generation_prompt
         )
+
+    def render_conversation(
+        self, rows: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] = (),
+        add_generation_prompt: bool,
+    ) -> str:  # fmt: skip
+        """The chat template's own output for messages with all their fields, such as tool calls,
+        and for tools as OpenAI's API describes them."""
+        return self._loaded.tokenizer.render_conversation(
+            rows, tools=tools, add_generation_prompt=add_generation_prompt
+        )
+
+    @property
+    def special_tokens(self) -> tuple[str, ...]:
+        """Texts that are syntax in Markup, and ordinary characters anywhere else."""
+        return self._loaded.tokenizer.special_tokens
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text run at the start of a prompt, BOS excluded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from radixlang.protocol import Backend
@@ -12,6 +13,18 @@ class ServedBackend(Backend, Protocol):
 
     def stats(self) -> Any:
         """Statistics of the moment, one attribute a figure."""
+        ...
+
+    @property
+    def special_tokens(self) -> tuple[str, ...]:
+        """Texts that are syntax in Markup."""
+        ...
+
+    def render_conversation(
+        self, rows: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] = (),
+        add_generation_prompt: bool,
+    ) -> str:  # fmt: skip
+        """The chat template's own output for messages with all their fields, and for tools."""
         ...
 
     def token_bytes(self, token_id: int) -> bytes:

@@ -43,7 +43,7 @@ from radixlang.protocol import (
 from radixlang.sampling_params import SamplingParams
 from radixlang.testing import fake_branch
 from radixlang.testing.fake_branch import FakeBranch, Plan
-from radixlang.testing.fake_tokens import codec_of
+from radixlang.testing.fake_tokens import SPECIAL, codec_of
 from radixlang.testing.fake_worker import Worker
 from radixlang.testing.token_trie import TokenTrie
 
@@ -159,6 +159,21 @@ class FakeBackend:
         return spec
 
     # -- more of the real runtime's methods -----------------------------------------------
+
+    special_tokens = SPECIAL
+
+    def render_conversation(
+        self, rows: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] = (),
+        add_generation_prompt: bool,
+    ) -> str:  # fmt: skip
+        """ChatML with the tools as JSON in front, and calls between <tool_call> and its end."""
+        told = "".join(f"{json.dumps(tool)}\n" for tool in tools)
+        turns = [Message("system", told)] if tools else []
+        for row in rows:
+            calls = (call["function"] for call in row.get("tool_calls") or ())
+            texts = (f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls)
+            turns.append(Message(row["role"], "\n".join(filter(None, (row["content"], *texts)))))
+        return self.render_chat(turns, add_generation_prompt=add_generation_prompt)
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of one token."""

@@ -27,7 +27,6 @@ _SYSTEM, _USER, _SECOND, _REPLY = (
     "\ue002two\ue002",
     "\ue003re\ue003",
 )
-_Messages = list[dict[str, str]]
 
 
 class ChatTemplate:
@@ -71,14 +70,30 @@ class ChatTemplate:
         rows = [{"role": m.role, "content": m.content} for m in messages]
         return self._render(rows, add_generation_prompt)
 
-    def _render(self, messages: _Messages, add_generation_prompt: bool) -> str:
+    def render_rows(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Any],
+        add_generation_prompt: bool,
+    ) -> str:
+        """The template's own output for messages with all their fields, such as tool calls.
+
+        Raises:
+            ParameterError: the template refuses the messages.
+        """
+        return self._render(list(rows), add_generation_prompt, list(tools) or None)
+
+    def _render(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool, tools: Any = None
+    ) -> str:
         from jinja2 import TemplateError
 
         try:
             text: str = self._template.render(
                 messages=messages,
                 add_generation_prompt=add_generation_prompt,
-                tools=None,
+                tools=tools,
                 documents=None,
                 **self._variables,
             )

@@ -157,6 +157,24 @@ class Tokenizer:
         """
         return self._chat().render_unchanged(messages, add_generation_prompt=add_generation_prompt)
 
+    def render_conversation(
+        self, rows: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] = (),
+        add_generation_prompt: bool,
+    ) -> str:  # fmt: skip
+        """The chat template's own output for messages with all their fields, and for tools.
+
+        Raises:
+            ParameterError: the model has no template, or it refuses the messages.
+        """
+        return self._chat().render_rows(
+            rows, tools=tools, add_generation_prompt=add_generation_prompt
+        )
+
+    @property
+    def special_tokens(self) -> tuple[str, ...]:
+        """Texts that are syntax in Markup."""
+        return tuple(self._special.ids)
+
     def _chat(self) -> ChatTemplate:
         if self._template is None:
             raise ParameterError(

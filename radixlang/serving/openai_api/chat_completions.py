@@ -9,6 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from radixlang.constraints.specs import ToolCall
 from radixlang.protocol import Completion, TokenLogprob
 from radixlang.serving.event_stream import unless_gone
 from radixlang.serving.openai_api.asked import sampling_of, seed_of
@@ -24,6 +25,15 @@ from radixlang.serving.openai_api.replies import (
 )
 from radixlang.serving.openai_api.schemas import ChatRequest
 from radixlang.serving.openai_api.serving_context import Chunks, ServingContext
+from radixlang.serving.openai_api.tool_turns import (
+    CallStream,
+    ToolPlan,
+    calls_body,
+    has_tool_turns,
+    split_safely,
+    tool_pieces,
+    tool_plan,
+)
 from radixlang.serving.sampling_job import Sample, SamplingJob, ScoredPrompt
 
 
@@ -32,10 +42,14 @@ async def chat(context: ServingContext, body: ChatRequest, request: Request) -> 
     context.check_model(body.model)
     num_samples = context.num_samples(body, 1)
     params = sampling_of(body, context.config, context.backend)
-    constraint = await context.compiled(body)
-    pieces = chat_pieces(body, context.backend)
+    plan = tool_plan(body, context.backend)
+    constraint = await context.compiled(body, None if plan is None else plan.constraint)
+    if has_tool_turns(body):
+        pieces = tool_pieces(body, context.backend, plan)
+    else:
+        pieces = chat_pieces(body, context.backend)
     job = context.new_job(body, request)
-    reply = _Reply(context, body, job)
+    reply = _Reply(context, body, job, plan)
     async with context.beginning(job):
         if body.prompt_logprobs is not None:
             ids = await unless_gone(request.receive, job.read_prompts([pieces]))
@@ -50,7 +64,10 @@ async def chat(context: ServingContext, body: ChatRequest, request: Request) -> 
 class _Reply:
     """The bodies of one reply."""
 
-    def __init__(self, context: ServingContext, body: ChatRequest, job: SamplingJob) -> None:
+    def __init__(
+        self, context: ServingContext, body: ChatRequest, job: SamplingJob, plan: ToolPlan | None
+    ) -> None:
+        self._plan = plan
         self._backend = context.backend
         self._asked = body
         self._job = job
@@ -71,11 +88,18 @@ class _Reply:
         return body
 
     def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
+        content: str | None = completion.text
+        calls: Sequence[ToolCall] = ()
+        if self._plan is not None:
+            content, calls = split_safely(self._plan, completion.text)
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if calls:
+            message |= {"content": content or None, "tool_calls": calls_body(calls)}
         choice = {
             "index": index,
-            "message": {"role": "assistant", "content": completion.text, "refusal": None},
+            "message": message,
             "logprobs": self._logprobs(completion.logprobs),
-            **_ending(completion),
+            **_ending(completion, calls),
         }
         if self._asked.return_token_ids:
             choice["token_ids"] = list(completion.token_ids)
@@ -87,18 +111,29 @@ class _Reply:
     async def chunks(self) -> Chunks:
         """The reply as chunks."""
         begun: set[int] = set()
+        plan = self._plan
+        streams = {} if plan is None else {s.place: CallStream(plan) for s in self._job.samples}
         async for sample, delta in self._job.deltas():
             if delta is None:
                 outcome = sample.outcome()  # its error, if it has failed
             if sample.place not in begun:
                 begun.add(sample.place)
                 yield self._chunk(sample, {"role": "assistant", "content": ""})
+            stream = streams.get(sample.place)
             if delta is None:
-                yield self._chunk(sample, {}, **_ending(outcome))
+                rest, calls = ("", []) if stream is None else stream.finish()
+                if rest:
+                    yield self._chunk(sample, {"content": rest})
+                if calls:
+                    told_calls = [{"index": i, **c} for i, c in enumerate(calls_body(calls))]
+                    yield self._chunk(sample, {"tool_calls": told_calls})
+                yield self._chunk(sample, {}, **_ending(outcome, calls))
             elif delta.text or delta.token_ids:
+                text = delta.text if stream is None else stream.push(delta.text)
                 ids = {"token_ids": list(delta.token_ids)} if self._asked.return_token_ids else {}
                 told = self._logprobs(delta.logprobs)
-                yield self._chunk(sample, {"content": delta.text}, logprobs=told, **ids)
+                if text or ids or told or stream is None:
+                    yield self._chunk(sample, {"content": text}, logprobs=told, **ids)
         options = self._asked.stream_options
         if options is not None and options.include_usage:
             outcomes = [s.outcome() for s in self._job.samples]
@@ -109,8 +144,9 @@ class _Reply:
         return self._head.body([{"index": sample.place, "delta": delta, **ending}])
 
 
-def _ending(completion: Completion) -> dict[str, Any]:
-    return {"finish_reason": finish_of(completion), "stop_reason": stop_reason_of(completion)}
+def _ending(completion: Completion, calls: Sequence[ToolCall]) -> dict[str, Any]:
+    finish = "tool_calls" if calls else finish_of(completion)
+    return {"finish_reason": finish, "stop_reason": stop_reason_of(completion)}
 
 
 def models_body(context: ServingContext) -> dict[str, Any]:

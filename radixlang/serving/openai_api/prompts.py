@@ -11,7 +11,7 @@ from typing import Any
 
 from radixlang.errors import ParameterError
 from radixlang.execution.node_context import chat_format
-from radixlang.protocol import Backend, Markup
+from radixlang.protocol import Backend, Markup, check_role
 from radixlang.serving.openai_api.schemas import ChatRequest, ChatTurn, CompletionRequest
 
 Pieces = list[str | Sequence[int]]
@@ -50,7 +50,7 @@ def chat_pieces(body: ChatRequest, backend: Backend) -> Pieces:
     pieces: Pieces = []
     roles: tuple[str, ...] = ()
     for number, turn in enumerate(turns):
-        role = _ROLES.get(turn.role, turn.role)
+        role = role_of(turn)
         is_open = body.continue_final_message and number == len(turns) - 1
         generates = is_open and not turn.content
         pieces.append(Markup(template.open(roles, role, generates=generates)))
@@ -63,6 +63,17 @@ def chat_pieces(body: ChatRequest, backend: Backend) -> Pieces:
     if body.add_generation_prompt and not body.continue_final_message:
         pieces.append(Markup(template.open(roles, "assistant", generates=True)))
     return [piece for piece in pieces if piece]
+
+
+def role_of(turn: ChatTurn) -> str:
+    """The role of a message under the name that templates know.
+
+    Raises:
+        ParameterError: it is not a name.
+    """
+    role = _ROLES.get(turn.role, turn.role)
+    check_role(role)
+    return role
 
 
 def content_text(turn: ChatTurn) -> str:

@@ -134,6 +134,8 @@ class ChatTurn(BaseModel):
     role: str
     content: str | list[dict[str, Any]] | None = None
     name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
     refusal: str | None = None
     annotations: list[Any] | None = None
     audio: None = None
@@ -147,5 +149,8 @@ class ChatRequest(SamplingFields):
     max_completion_tokens: int | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     continue_final_message: bool = False
     add_generation_prompt: bool = True

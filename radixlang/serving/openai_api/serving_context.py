@@ -10,6 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from radixlang.constraints.specs import Constraint
 from radixlang.errors import ParameterError
 from radixlang.serving.config import ServerConfig
 from radixlang.serving.event_stream import (
@@ -43,9 +44,15 @@ class ServingContext:
                 code="model_not_found",
             )  # fmt: skip
 
-    async def compiled(self, body: SamplingFields) -> Any:
-        """The compiled constraint of a request, None without one; other requests go on."""
+    async def compiled(self, body: SamplingFields, call: Constraint | None = None) -> Any:
+        """The compiled constraint of a request, None without one; other requests go on.
+
+        `call` is that of a tool which must be called.
+        """
         spec = constraint_of(body)
+        if spec is not None and call is not None:
+            raise ParameterError("tool_choice forces a call, and response_format text; keep one")
+        spec = spec or call
         if spec is None:
             return None
         return await asyncio.to_thread(self.backend.compile_constraint, spec)
