@@ -116,7 +116,7 @@ class Runtime:
         )
 
     def render_conversation(
-        self, rows: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] = (),
+        self, rows: Sequence[Mapping[str, object]], *, tools: Sequence[object] = (),
         add_generation_prompt: bool,
     ) -> str:  # fmt: skip
         """The chat template's own output for messages with all their fields, such as tool calls,

@@ -10,15 +10,12 @@ import hashlib
 import hmac
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from radixlang.serving.config import ServerConfig
 from radixlang.serving.failures import ServingError, error_response
 
-Message = MutableMapping[str, Any]  # ASGI's own types
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 OPEN_PATHS = frozenset({"/health"})
 
 
@@ -28,7 +25,7 @@ class Gate:
     The scope's "radixlang_namespace" is that of the client's key: a digest, never the key itself.
     """
 
-    def __init__(self, app: Any, config: ServerConfig) -> None:
+    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
         self._app = app
         self._config = config
         self._keys = {hashlib.sha256(key.encode()).digest() for key in config.api_keys}
@@ -36,7 +33,7 @@ class Gate:
         self.num_running = 0
         self.last_request_s = time.monotonic()
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection's event."""
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
@@ -56,7 +53,7 @@ class Gate:
             self.num_running -= 1
             self.last_request_s = time.monotonic()
 
-    async def _serve(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             body = await asyncio.wait_for(self._body(receive), self._config.body_timeout_s)
         except asyncio.TimeoutError:
@@ -68,7 +65,7 @@ class Gate:
             if body is not None:
                 await self._app(scope, _replay(body, receive), send)
 
-    def _namespace(self, scope: Message) -> str:
+    def _namespace(self, scope: Scope) -> str:
         if not self._keys:
             return ""
         given = dict(scope["headers"]).get(b"authorization", b"")

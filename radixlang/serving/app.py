@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 import radixlang
 from radixlang.errors import RadixlangError, RuntimeClosedError
@@ -46,7 +45,7 @@ class ServerApp:
         self.gate = Gate(self.api, config)
         self._outer = Measured(self.gate, self._metrics)
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection's event."""
         await self._outer(scope, receive, send)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from radixlang.errors import CancelledError
 from radixlang.records.json_text import dump_json
@@ -15,7 +16,7 @@ Result = TypeVar("Result")
 DONE = "data: [DONE]\n\n"
 
 
-def event(data: Any) -> str:
+def event(data: object) -> str:
     """One server-sent event."""
     return f"data: {dump_json(data)}\n\n"
 
@@ -34,7 +35,7 @@ class EventStream(StreamingResponse):
         self.headers["X-Accel-Buffering"] = "no"  # a proxy must not hold events back
         self._close = close
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""
         try:
             await super().__call__(scope, receive, send)
@@ -42,7 +43,7 @@ class EventStream(StreamingResponse):
             self._close()
 
 
-async def unless_gone(receive: Callable[[], Awaitable[Any]], work: Awaitable[Result]) -> Result:
+async def unless_gone(receive: Receive, work: Awaitable[Result]) -> Result:
     """The result of `work`, which is cancelled if the client goes away first.
 
     Raises:
@@ -61,6 +62,6 @@ async def unless_gone(receive: Callable[[], Awaitable[Any]], work: Awaitable[Res
         await asyncio.gather(task, gone, return_exceptions=True)
 
 
-async def _until_gone(receive: Callable[[], Awaitable[Any]]) -> None:
+async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

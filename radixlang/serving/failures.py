@@ -18,6 +18,7 @@ from radixlang.errors import (
     RuntimeClosedError,
 )
 from radixlang.records.json_text import dump_json
+from radixlang.serving.json_object import JsonObject
 
 
 class ServingError(RadixlangError):
@@ -49,7 +50,7 @@ class TextJSONResponse(JSONResponse):
         return dump_json(content).encode("utf-8")
 
 
-def error_body(error: BaseException) -> dict[str, Any]:
+def error_body(error: BaseException) -> JsonObject:
     """The body that tells a client of an error."""
     known = as_serving_error(error)
     return {

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # figures of stats() that go up and down; the others only grow until the statistics are reset
 _LEVELS = frozenset({
@@ -22,7 +22,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300
 class _StatsCollector:
     """Reads the backend's statistics when Prometheus asks for them."""
 
-    def __init__(self, stats: Callable[[], Any]) -> None:
+    def __init__(self, stats: Callable[[], object]) -> None:
         self._stats = stats
 
     def collect(self) -> Iterable[Metric]:
@@ -39,7 +39,7 @@ class _StatsCollector:
 class ServerMetrics:
     """Counts and times of one server's requests."""
 
-    def __init__(self, stats: Callable[[], Any]) -> None:
+    def __init__(self, stats: Callable[[], object]) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_StatsCollector(stats))
         self.requests = Counter(
@@ -66,11 +66,11 @@ class ServerMetrics:
 class Measured:
     """ASGI middleware that counts and times requests by the path of their route."""
 
-    def __init__(self, app: Any, metrics: ServerMetrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
         self._app = app
         self._metrics = metrics
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve and measure one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
@@ -78,7 +78,7 @@ class Measured:
         metrics, begun_s = self._metrics, time.monotonic()
         status, path, has_begun = 0, "other", False
 
-        async def watched(message: Any) -> None:
+        async def watched(message: Message) -> None:
             nonlocal status, path, has_begun
             if message["type"] == "http.response.start":
                 status, path = message["status"], _route_of(scope)
@@ -95,7 +95,7 @@ class Measured:
                 metrics.seconds.labels(path).observe(time.monotonic() - begun_s)
 
 
-def _route_of(scope: Any) -> str:
+def _route_of(scope: Scope) -> str:
     """The route's path, so that unknown addresses make no new series."""
     route = scope.get("route")
     return getattr(route, "path", "other")

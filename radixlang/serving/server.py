@@ -9,7 +9,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import uvicorn
 
@@ -101,7 +100,7 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-def _settings(app: Any, config: ServerConfig) -> uvicorn.Config:
+def _settings(app: ServerApp, config: ServerConfig) -> uvicorn.Config:
     return uvicorn.Config(
         app, log_level="warning", access_log=False, lifespan="off", ws="none",
         timeout_graceful_shutdown=max(1, round(config.shutdown_s)),

@@ -163,16 +163,13 @@ class FakeBackend:
     special_tokens = SPECIAL
 
     def render_conversation(
-        self, rows: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] = (),
+        self, rows: Sequence[Mapping[str, object]], *, tools: Sequence[object] = (),
         add_generation_prompt: bool,
     ) -> str:  # fmt: skip
         """ChatML with the tools as JSON in front, and calls between <tool_call> and its end."""
         told = "".join(f"{json.dumps(tool)}\n" for tool in tools)
         turns = [Message("system", told)] if tools else []
-        for row in rows:
-            calls = (call["function"] for call in row.get("tool_calls") or ())
-            texts = (f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls)
-            turns.append(Message(row["role"], "\n".join(filter(None, (row["content"], *texts)))))
+        turns += [Message(str(row["role"]), _with_calls(row)) for row in rows]
         return self.render_chat(turns, add_generation_prompt=add_generation_prompt)
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -411,6 +408,13 @@ class FakeBackend:
                      if pair[0] != pair[1]), min(len(ids), len(goal)))  # fmt: skip
         greedy = tuple(index < same for index in range(len(ids)))
         return OptionScore(option, ids, tuple(-0.1 if hit else -3.0 for hit in greedy), greedy)
+
+
+def _with_calls(row: Mapping[str, object]) -> str:
+    given = row.get("tool_calls")
+    calls = [call["function"] for call in given] if isinstance(given, list) else []
+    texts = (f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls)
+    return "\n".join(filter(None, (str(row["content"] or ""), *texts)))
 
 
 def _made_up_tops(score: OptionScore, num: int) -> tuple[tuple[tuple[int, float], ...], ...]:

@@ -14,12 +14,11 @@ CEILING = 285
 ALIASES = {
     "AnyFuture",  # of code that fails or drops futures
     "Argument",  # of an operation of a parsed regex
-    "Chunks",  # of a streamed answer of the server
     "Codec",  # of the values of one type
     "Fields",  # of a file, whose types are checked when it is read
+    "JsonObject",  # of a body of the server: each field has its own type
     "LogitBias",  # keys of a dict are invariant
     "LogitsFunction",  # arrays of any library
-    "Message",  # of a conversation, as the server gets it
     "Metadata",  # of a GGUF file: each key has its own type
     "Part",  # of a tokenizer's JSON
     "Parts",  # of a tool, whose schema has several forms

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from radixlang.constraints.specs import (
     Choices,
@@ -17,6 +16,7 @@ from radixlang.errors import ParameterError
 from radixlang.protocol import Backend
 from radixlang.sampling_params import MAX_SEED, SamplingKeywords, SamplingParams
 from radixlang.serving.config import ServerConfig
+from radixlang.serving.json_object import JsonObject
 from radixlang.serving.openai_api.schemas import (
     ChatRequest,
     CompletionRequest,
@@ -40,7 +40,7 @@ def sampling_of(
     Raises:
         ParameterError: a value is out of range, or is something that this server does not do.
     """
-    named: dict[str, Any] = {name: getattr(body, name) for name in _SAME_NAMES}
+    named: JsonObject = {name: getattr(body, name) for name in _SAME_NAMES}
     given = {name: value for name, value in named.items() if value is not None}
     if given.get("top_k") in (-1, 0):  # other servers' words for all tokens
         given["top_k"] = None

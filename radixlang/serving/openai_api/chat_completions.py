@@ -12,6 +12,7 @@ from starlette.responses import Response
 from radixlang.constraints.specs import ToolCall
 from radixlang.protocol import Completion, TokenLogprob
 from radixlang.serving.event_stream import unless_gone
+from radixlang.serving.json_object import JsonObject
 from radixlang.serving.openai_api.asked import sampling_of, seed_of
 from radixlang.serving.openai_api.completions import best
 from radixlang.serving.openai_api.prompts import chat_pieces
@@ -75,7 +76,7 @@ class _Reply:
         self._head = ReplyHead("chatcmpl", kind, context.model)
         self.scored: ScoredPrompt | None = None
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JsonObject:
         """The whole reply."""
         outcomes = [sample.outcome() for sample in self._job.samples]
         chosen = best(outcomes, self._asked.n)
@@ -87,12 +88,12 @@ class _Reply:
             body["prompt_token_ids"] = list(scored.token_ids)
         return body
 
-    def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
+    def _choice(self, index: int, completion: Completion) -> JsonObject:
         content: str | None = completion.text
         calls: Sequence[ToolCall] = ()
         if self._plan is not None:
             content, calls = split_safely(self._plan, completion.text)
-        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        message: JsonObject = {"role": "assistant", "content": content, "refusal": None}
         if calls:
             message |= {"content": content or None, "tool_calls": calls_body(calls)}
         choice = {
@@ -105,7 +106,7 @@ class _Reply:
             choice["token_ids"] = list(completion.token_ids)
         return choice
 
-    def _logprobs(self, records: Sequence[TokenLogprob] | None) -> dict[str, Any] | None:
+    def _logprobs(self, records: Sequence[TokenLogprob] | None) -> JsonObject | None:
         return chat_logprobs(records, self._backend) if self._asked.logprobs else None
 
     async def chunks(self) -> Chunks:
@@ -139,22 +140,22 @@ class _Reply:
             outcomes = [s.outcome() for s in self._job.samples]
             yield self._head.body([], usage_of([outcomes]))
 
-    def _chunk(self, sample: Sample, delta: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    def _chunk(self, sample: Sample, delta: JsonObject, **fields: Any) -> JsonObject:
         ending = {"logprobs": None, "finish_reason": None, **fields}
         return self._head.body([{"index": sample.place, "delta": delta, **ending}])
 
 
-def _ending(completion: Completion, calls: Sequence[ToolCall]) -> dict[str, Any]:
+def _ending(completion: Completion, calls: Sequence[ToolCall]) -> JsonObject:
     finish = "tool_calls" if calls else finish_of(completion)
     return {"finish_reason": finish, "stop_reason": stop_reason_of(completion)}
 
 
-def models_body(context: ServingContext) -> dict[str, Any]:
+def models_body(context: ServingContext) -> JsonObject:
     """The list of models: one."""
     return {"object": "list", "data": [model_body(context)]}
 
 
-def model_body(context: ServingContext) -> dict[str, Any]:
+def model_body(context: ServingContext) -> JsonObject:
     """The model."""
     return {
         "id": context.model, "object": "model", "created": 0, "owned_by": "radixlang",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,6 +11,7 @@ from starlette.responses import Response
 from radixlang.errors import ParameterError
 from radixlang.protocol import Completion, Delta, Markup, Usage
 from radixlang.serving.event_stream import unless_gone
+from radixlang.serving.json_object import JsonObject
 from radixlang.serving.openai_api.asked import (
     is_echo_alone,
     num_prompt_top,
@@ -89,20 +89,20 @@ class _Reply:
             for ids in self.prompt_ids for _ in range(self._num_samples)
         ]  # fmt: skip
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JsonObject:
         """The whole reply."""
         outcomes = self._outcomes()
         groups = [
             outcomes[first : first + self._num_samples]
             for first in range(0, len(outcomes), self._num_samples)
         ]
-        choices: list[dict[str, Any]] = []
+        choices: list[JsonObject] = []
         for number, group in enumerate(groups):
             for completion in best(group, self._asked.n):
                 choices.append(self._choice(len(choices), number, completion))
         return self._head.body(choices, usage_of(groups))
 
-    def _choice(self, index: int, number: int, completion: Completion) -> dict[str, Any]:
+    def _choice(self, index: int, number: int, completion: Completion) -> JsonObject:
         text, offset = completion.text, 0
         if self._asked.echo:
             prompt = self._prompt_text(number)
@@ -123,7 +123,7 @@ class _Reply:
             choice["token_ids"] = list(completion.token_ids)
         return choice
 
-    def _of_prompt(self, number: int) -> dict[str, Any]:
+    def _of_prompt(self, number: int) -> JsonObject:
         num_top = self._asked.prompt_logprobs
         if num_top is None:
             return {}
@@ -151,7 +151,7 @@ class _Reply:
             outcomes = [[s.outcome()] for s in self._job.samples]
             yield self._head.body([], usage_of(outcomes))
 
-    def _echo(self, sample: Sample) -> dict[str, Any]:
+    def _echo(self, sample: Sample) -> JsonObject:
         scored = self.scored[sample.prompt] if self.scored else None
         logprobs = () if scored is not None and self._asked.logprobs is not None else None
         choice = {
@@ -161,11 +161,11 @@ class _Reply:
         }  # fmt: skip
         return self._head.body([choice])
 
-    def _chunk(self, sample: Sample, delta: Delta) -> dict[str, Any]:
+    def _chunk(self, sample: Sample, delta: Delta) -> JsonObject:
         logprobs = delta.logprobs if self._asked.logprobs is not None else None
         offset = self._offsets.get(sample.place, 0)
         self._offsets[sample.place] = offset + len(delta.text)
-        choice: dict[str, Any] = {
+        choice: JsonObject = {
             "index": sample.place, "text": delta.text,
             "logprobs": completion_logprobs(logprobs, self._backend, offset),
             "finish_reason": None,
@@ -174,7 +174,7 @@ class _Reply:
             choice["token_ids"] = list(delta.token_ids)
         return self._head.body([choice])
 
-    def _end(self, sample: Sample) -> dict[str, Any]:
+    def _end(self, sample: Sample) -> JsonObject:
         completion = sample.outcome()
         choice = {
             "index": sample.place, "text": "", "logprobs": None,

@@ -12,6 +12,7 @@ from typing import Any
 from radixlang.errors import ParameterError
 from radixlang.execution.node_context import chat_format
 from radixlang.protocol import Backend, Markup, check_role
+from radixlang.serving.json_object import JsonObject
 from radixlang.serving.openai_api.schemas import ChatRequest, ChatTurn, CompletionRequest
 
 Pieces = list[str | Sequence[int]]
@@ -90,7 +91,7 @@ def content_text(turn: ChatTurn) -> str:
     return text
 
 
-def _part_text(part: dict[str, Any]) -> str:
+def _part_text(part: JsonObject) -> str:
     kind, text = part.get("type"), part.get("text")
     if kind not in ("text", "input_text") or not isinstance(text, str):
         raise ParameterError(f"a message's part of type {kind!r} is not served; send text")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from radixlang.protocol import Completion, FinishReason, TokenLogprob
+from radixlang.serving.json_object import JsonObject
 from radixlang.serving.sampling_job import ScoredPrompt
 from radixlang.serving.served_backend import ServedBackend
 
@@ -21,9 +21,7 @@ class ReplyHead:
         self.id = f"{prefix}-{secrets.token_hex(12)}"
         self._fields = {"id": self.id, "object": kind, "created": int(time.time()), "model": model}
 
-    def body(
-        self, choices: Sequence[dict[str, Any]], usage: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
+    def body(self, choices: Sequence[JsonObject], usage: JsonObject | None = None) -> JsonObject:
         """A whole body, or a chunk."""
         body = {**self._fields, "choices": list(choices)}
         return body if usage is None else {**body, "usage": usage}
@@ -39,7 +37,7 @@ def stop_reason_of(completion: Completion) -> str | int | None:
     return completion.stop_reason if completion.finish_reason == "stop" else None
 
 
-def usage_of(completions: Sequence[Sequence[Completion]]) -> dict[str, Any]:
+def usage_of(completions: Sequence[Sequence[Completion]]) -> JsonObject:
     """Tokens of a request; each inner sequence has the samples of one prompt.
 
     A prompt counts once, however many samples it has; what is cached is what was there before.
@@ -60,14 +58,14 @@ def usage_of(completions: Sequence[Sequence[Completion]]) -> dict[str, Any]:
 
 def prompt_logprobs_of(
     scored: ScoredPrompt, num_top: int, backend: ServedBackend
-) -> list[dict[str, Any] | None]:
+) -> list[JsonObject | None]:
     """Log-probabilities of a prompt's tokens by token id, as vLLM has them; None at the first."""
     return [None if each is None else _ranked(each, num_top, backend) for each in scored.logprobs]
 
 
-def _ranked(each: TokenLogprob, num_top: int, backend: ServedBackend) -> dict[str, Any]:
+def _ranked(each: TokenLogprob, num_top: int, backend: ServedBackend) -> JsonObject:
     told = [(token_id, logprob, rank) for rank, (token_id, logprob) in enumerate(each.top, 1)]
-    found: dict[str, Any] = {
+    found: JsonObject = {
         str(token_id): {
             "logprob": logprob, "rank": rank, "decoded_token": backend.decode([token_id])
         }
@@ -80,7 +78,7 @@ def _ranked(each: TokenLogprob, num_top: int, backend: ServedBackend) -> dict[st
 
 def chat_logprobs(
     logprobs: Sequence[TokenLogprob] | None, backend: ServedBackend
-) -> dict[str, Any] | None:
+) -> JsonObject | None:
     """Log-probabilities in the form of chat completions."""
     if logprobs is None:
         return None
@@ -94,7 +92,7 @@ def chat_logprobs(
     return {"content": content, "refusal": None}
 
 
-def _token(token_id: int, logprob: float, backend: ServedBackend) -> dict[str, Any]:
+def _token(token_id: int, logprob: float, backend: ServedBackend) -> JsonObject:
     data = backend.token_bytes(token_id)
     return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
 
@@ -104,7 +102,7 @@ def completion_logprobs(
     backend: ServedBackend,
     offset: int = 0,
     prompt: ScoredPrompt | None = None,
-) -> dict[str, Any] | None:
+) -> JsonObject | None:
     """Log-probabilities in the form of completions; `offset` is that of the first character.
 
     The tokens of a scored prompt come first, the very first without a log-probability.

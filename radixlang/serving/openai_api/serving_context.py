@@ -20,12 +20,13 @@ from radixlang.serving.event_stream import (
     unless_gone,
 )
 from radixlang.serving.failures import ServingError, TextJSONResponse, error_body
+from radixlang.serving.json_object import JsonObject
 from radixlang.serving.openai_api.asked import constraint_of, num_samples_of
 from radixlang.serving.openai_api.schemas import SamplingFields
 from radixlang.serving.sampling_job import SamplingJob
 from radixlang.serving.served_backend import ServedBackend
 
-Chunks = AsyncIterator[dict[str, Any]]
+Chunks = AsyncIterator[JsonObject]
 
 
 class ServingContext:
@@ -90,7 +91,7 @@ class ServingContext:
             raise
 
     async def answer(
-        self, job: SamplingJob, request: Request, body_of: Callable[[], dict[str, Any]]
+        self, job: SamplingJob, request: Request, body_of: Callable[[], JsonObject]
     ) -> Response:
         """The reply in one piece, once every generation has ended."""
         try:
@@ -107,7 +108,7 @@ class ServingContext:
         return EventStream(_events(first, chunks), job.close)
 
 
-async def _events(first: dict[str, Any], chunks: Chunks) -> AsyncIterator[str]:
+async def _events(first: JsonObject, chunks: Chunks) -> AsyncIterator[str]:
     yield event(first)
     try:
         async for chunk in chunks:
