@@ -39,7 +39,17 @@ class AdapterKeywords(TypedDict, total=False):
     layers: Iterable[int] | None
 
 
-class TextKeywords(ConstraintKeywords, AdapterKeywords, SamplingKeywords, total=False):
+class ThinkKeywords(TypedDict, total=False):
+    """A thought before a generation."""
+
+    think: int | None
+    keep_thinking: bool
+    think_tags: tuple[str, str] | None
+
+
+class TextKeywords(
+    ConstraintKeywords, AdapterKeywords, ThinkKeywords, SamplingKeywords, total=False
+):
     """Options of a gen whose value is text."""
 
     n: int
@@ -73,5 +83,6 @@ class BatchKeywords(RunKeywords, total=False):
 BATCH_NAMES = ("max_workers", "max_in_flight", "save_to", "progress")
 RUN_NAMES = ("runtime", "timeout", "seed", "max_total_tokens", "namespace", "adapter", "check")
 ADAPTER_NAMES = ("adapter", "scale", "layers")
+THINK_NAMES = ("think", "keep_thinking", "think_tags")
 CONSTRAINT_NAMES = ("regex", "json_schema", "grammar", "choices", "tools", "constraint")
 CONSTRAINT_OPTIONS = ("finish", "strict", "whitespace")

@@ -33,7 +33,7 @@ from radixlang.runtime.requests.branch import BranchState, EngineBranch, next_na
 from radixlang.runtime.requests.prefill_request import prefill
 from radixlang.runtime.runtime_config import RuntimeConfig, RuntimeOptions
 from radixlang.runtime.scheduling.sequence import TokenIds
-from radixlang.runtime.text.chat_template import template_text
+from radixlang.runtime.text.chat_template import template_text, think_tags_of
 from radixlang.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -129,6 +129,11 @@ class Runtime:
     def special_tokens(self) -> tuple[str, ...]:
         """Texts that are syntax in Markup, and ordinary characters anywhere else."""
         return self._loaded.tokenizer.special_tokens
+
+    @property
+    def think_tags(self) -> tuple[str, str] | None:
+        """The texts that open and close a thought, if the chat template tells of any."""
+        return think_tags_of(self._loaded.tokenizer.chat_template)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text run at the start of a prompt, BOS excluded."""

@@ -9,7 +9,7 @@ from radixlang.execution.branch_run import Stream
 from radixlang.execution.node_context import NodeContext
 from radixlang.execution.pieces import Cell
 from radixlang.execution.prompt_parts import branch_of, emit, resolve_parts
-from radixlang.graph.nodes import Adopt, Call, Fork, Join
+from radixlang.graph.nodes import Adopt, Answer, Call, Fork, Join
 from radixlang.user_code import offload
 
 
@@ -117,9 +117,8 @@ def _join_values(run: NodeContext, node: Join, children: list[Stream]) -> list[o
     return values
 
 
-def handle_adopt(run: NodeContext, stream: Stream, node: Adopt) -> bool:
-    """Continue where the child ended: its branch becomes this stream's."""
-    child = run.loop.streams[node.child]
+def _is_over(stream: Stream, child: Stream) -> bool:
+    """Whether a child is done; otherwise the stream is woken by it. Raises the child's error."""
     if child.error is not None:
         raise child.error
     if not child.is_complete:
@@ -127,11 +126,38 @@ def handle_adopt(run: NodeContext, stream: Stream, node: Adopt) -> bool:
             child.watchers = []
         child.watchers.append(stream)
         return False
+    return True
+
+
+def handle_adopt(run: NodeContext, stream: Stream, node: Adopt) -> bool:
+    """Continue where the child ended: its branch becomes this stream's."""
+    child = run.loop.streams[node.child]
+    if not _is_over(stream, child):
+        return False
     old, stream.branch = branch_of(stream), branch_of(child)
     child.branch, child.adopted = None, True
     old.release()
     stream.pieces.extend(child.pieces)
     stream.roles, stream.held, stream.adapter = child.roles, child.held, child.adapter
+    return True
+
+
+def handle_answer(run: NodeContext, stream: Stream, node: Answer) -> bool:
+    """Append the answer that a child has found by its thought, or go on where the child ended."""
+    if node.keep:
+        return handle_adopt(run, stream, Adopt(node.child, node.location))
+    child = run.loop.streams[node.child]
+    if not _is_over(stream, child):
+        return False
+    cell = run.loop.cell(node.child, node.slot, node.name)
+    completion = cell.completion
+    assert completion is not None
+    is_whole = run.backend.decode(completion.token_ids) == completion.text
+    branch_of(stream).extend(completion.token_ids if is_whole else completion.text)
+    stream.pieces.append(cell)
+    run.hint(stream)
+    child.ended = True
+    run.loop.settle(child)
     return True
 
 

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
+from radixlang.errors import ParameterError
 from radixlang.execution.branch_run import Stream
 from radixlang.execution.chat_format import ChatFormat
 from radixlang.execution.pieces import Cell
@@ -15,7 +16,7 @@ from radixlang.execution.run_loop import RunLoop
 from radixlang.execution.run_options import RunOptions
 from radixlang.execution.token_budget import Budget
 from radixlang.graph.next_use import FutureUse, Place
-from radixlang.graph.nodes import Gen
+from radixlang.graph.nodes import Gen, Thought
 from radixlang.protocol import Backend, Delta
 from radixlang.sampling_params import SamplingParams
 
@@ -55,7 +56,27 @@ class NodeContext:
                 known = self._defaulted[id(params)] = (params, merged)
             params = known[1]
         root = self.seed if params.seed is None else params.seed
-        return params.with_seed(node_seed(root, stream.block.address, node.slot))
+        params = params.with_seed(node_seed(root, stream.block.address, node.slot))
+        if node.thought is None:
+            return params
+        closing = self.tags_of(node.thought)[1]
+        return params.override(stop=tuple(dict.fromkeys((closing.rstrip(), closing.strip()))))
+
+    def tags_of(self, thought: Thought) -> tuple[str, str]:
+        """The texts that open and close a thought.
+
+        Raises:
+            ParameterError: none are given, and the model is not known to have any.
+        """
+        # a backend of others may have no such property
+        tags = thought.tags or getattr(self.backend, "think_tags", None)
+        if tags is None:
+            raise ParameterError(
+                f"the chat template of {self.backend.model_name!r} has no thinking tags that are "
+                'known here; name them: gen(…, think=256, think_tags=("<think>", "</think>"))'
+            )
+        opening, closing = tags
+        return str(opening), str(closing)
 
     def hint(self, stream: Stream) -> None:
         """Tell the backend when the prompt up to this node is read next, if the graph is static."""

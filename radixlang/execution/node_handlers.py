@@ -13,7 +13,13 @@ from typing import Any
 
 from radixlang.errors import BudgetError
 from radixlang.execution.branch_run import Stream
-from radixlang.execution.fork_handlers import handle_adopt, handle_call, handle_fork, handle_join
+from radixlang.execution.fork_handlers import (
+    handle_adopt,
+    handle_answer,
+    handle_call,
+    handle_fork,
+    handle_join,
+)
 from radixlang.execution.node_context import NodeContext
 from radixlang.execution.option_scorers import (
     check_option_texts,
@@ -27,6 +33,7 @@ from radixlang.execution.split_characters import complete_character
 from radixlang.graph.nodes import (
     Adapt,
     Adopt,
+    Answer,
     Arg,
     Call,
     Dynamic,
@@ -39,6 +46,8 @@ from radixlang.graph.nodes import (
     RoleEnd,
     Select,
     Text,
+    ThoughtBegin,
+    ThoughtEnd,
 )
 from radixlang.protocol import Delta, Generation, Markup, OptionScore
 from radixlang.reply import Reply
@@ -83,6 +92,21 @@ def handle_role_end(run: NodeContext, stream: Stream, node: RoleEnd) -> bool:
     text = run.chat.close(stream.roles)
     if text:
         emit(stream, Markup(text))
+    return True
+
+
+def handle_thought_begin(run: NodeContext, stream: Stream, node: ThoughtBegin) -> bool:
+    """Write the opening tag of a thought, unless the chat template has written it already."""
+    opening, _ = run.tags_of(node.thought)
+    tag = opening.strip()
+    if not stream.tail(len(opening) + 8).rstrip().endswith(tag):
+        emit(stream, Markup(opening))
+    return True
+
+
+def handle_thought_end(run: NodeContext, stream: Stream, node: ThoughtEnd) -> bool:
+    """Write the closing tag of a thought, which has ended before it or is cut here."""
+    emit(stream, Markup(run.tags_of(node.thought)[1]))
     return True
 
 
@@ -307,7 +331,10 @@ HANDLERS: dict[type, Callable[[NodeContext, Stream, Any], bool]] = {
     Text: handle_text,
     RoleBegin: handle_role_begin,
     RoleEnd: handle_role_end,
+    ThoughtBegin: handle_thought_begin,
+    ThoughtEnd: handle_thought_end,
     Gen: handle_gen,
+    Answer: handle_answer,
     Select: handle_select,
     Fork: handle_fork,
     Join: handle_join,

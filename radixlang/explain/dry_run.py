@@ -17,6 +17,7 @@ from radixlang.execution.run import Run
 from radixlang.execution.run_options import RunOptions
 from radixlang.explain.explanation import Edge, Explanation
 from radixlang.graph.nodes import (
+    Answer,
     Block,
     Fork,
     Gen,
@@ -105,6 +106,7 @@ class DryBackend(FakeBackend):
         cells: Mapping[tuple[int, int], Cell],
     ) -> None:  # fmt: skip
         super().__init__(tokens=tokenizer or _ByteGroups(), model_name="dry run")
+        self.think_tags = getattr(chat, "think_tags", None) or self.think_tags
         self._graph, self._lengths, self._chat, self._cells = graph, lengths, chat, cells
         self._by_seed: dict[int | None, tuple[Block, Gen]] = {
             node_seed(0 if node.params.seed is None else node.params.seed, block.address,
@@ -115,6 +117,12 @@ class DryBackend(FakeBackend):
         self._next_id = _FIRST_MADE_UP
         self._ends: dict[int, int] = {}
         self._generated: dict[tuple[int, int], int] = {}
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids; a word for each that was made up."""
+        if any(token_id >= _FIRST_MADE_UP for token_id in token_ids):
+            return " word" * len(token_ids)
+        return super().decode(token_ids)
 
     def bound(self, graph: Graph) -> None:
         """Bound each generation by the longest text of its constraint, if there is one."""
@@ -209,6 +217,10 @@ def _edges(graph: Graph, codec: TextCodec, generated: Mapping[tuple[int, int], i
                 text = "".join(part for part in node.prefix if isinstance(part, str))
                 count = len(codec.encode_run([text], at_start=False))
                 edges.append(Edge(block.path, "fork", _label(text), count, readers, node.location))
+            elif isinstance(node, Answer) and not node.keep:
+                count = generated.get((node.child, node.slot), 0)
+                label = f"{node.name or 'answer'} without its thought"
+                edges.append(Edge(block.path, "text", label, count, readers, node.location))
             elif isinstance(node, Gen):
                 count = generated.get((block.id, node.slot), 0)
                 edges.append(

@@ -9,6 +9,7 @@ from html import escape
 from radixlang.graph.nodes import (
     Adapt,
     Adopt,
+    Answer,
     Arg,
     Block,
     Call,
@@ -24,6 +25,8 @@ from radixlang.graph.nodes import (
     RoleEnd,
     Select,
     Text,
+    ThoughtBegin,
+    ThoughtEnd,
 )
 from radixlang.notebook_cells import cell
 from radixlang.protocol import AdapterUse
@@ -70,6 +73,13 @@ def _describe(node: Node) -> tuple[str, str]:
             return "role", f"{node.role}:"
         case RoleEnd():
             return "role", f"end of {node.role}"
+        case ThoughtBegin():
+            return "role", "thought:"
+        case ThoughtEnd():
+            return "role", "end of thought"
+        case Answer():
+            kept = "with its thought" if node.keep else "without its thought"
+            return "join", f"answer {node.name or 'unnamed'} {kept}"
         case Gen():
             return "gen", f"gen {node.name or 'unnamed'}{_options(node)}"
         case Select():
@@ -99,7 +109,12 @@ def adapter_label(use: AdapterUse | None) -> str:
 
 
 def _options(node: Gen) -> str:
-    shown = [f"{name}={value!r}" for name, value in node.overrides]
+    # a thought takes none of the answer's bounds and stops
+    shown = [
+        f"{name}={value!r}"
+        for name, value in node.overrides
+        if node.thought is None or value not in ((), 0, False)
+    ]
     if node.output is not None:
         shown.insert(0, str(getattr(node.output.kind, "__name__", node.output.kind)))
     elif node.constraint is not None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from radixlang.graph.nodes import (
     Adopt,
+    Answer,
     Arg,
     Block,
     Fork,
@@ -112,7 +113,8 @@ def _may_contain(pattern: str, stop: str) -> bool:
 
 def _unnamed(block: Block) -> Iterator[Lint]:
     for node in block.nodes:
-        if isinstance(node, (Gen, Select)) and node.name is None:
+        is_thought = isinstance(node, Gen) and node.thought is not None
+        if isinstance(node, (Gen, Select)) and node.name is None and not is_thought:
             kind = "gen" if isinstance(node, Gen) else "select"
             yield Lint("RL003", f"this {kind} has no name: its value cannot be read", node.location)
 
@@ -176,7 +178,7 @@ def _blocks_read(graph: Graph) -> set[int]:
     for _, node in graph.walk():
         if isinstance(node, Join):
             read |= set(node.children)
-        elif isinstance(node, Adopt):
+        elif isinstance(node, (Adopt, Answer)):
             read.add(node.child)
         for part in node_parts(node):
             if isinstance(part, Ref):

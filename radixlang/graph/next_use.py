@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from radixlang.graph.nodes import Adopt, Block, Call, Fork, Gen, Graph, Join, Node, Select
+from radixlang.graph.nodes import Adopt, Answer, Block, Call, Fork, Gen, Graph, Join, Node, Select
 
 Place = tuple[int, int]  # (block, index of a node); index -1 is the beginning of the block
 
@@ -45,7 +45,7 @@ def future_uses(graph: Graph) -> dict[Place, FutureUse]:
                 stack += [_end_of(graph.blocks[child], ends) for child in missing]
                 break
             found[(block.id, index)] = after
-            if isinstance(node, Adopt):
+            if isinstance(node, Adopt) or (isinstance(node, Answer) and node.keep):
                 ends[node.child] = after
                 after = NO_USE
             else:

@@ -87,9 +87,33 @@ class RoleEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class Thought:
+    """A thought by its tags, the texts that open and close it; None: those of the model."""
+
+    tags: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThoughtBegin:
+    """The opening tag of a thought, unless the prompt ends with it."""
+
+    thought: Thought
+    location: Location | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ThoughtEnd:
+    """The closing tag of a thought."""
+
+    thought: Thought
+    location: Location | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Gen:
     """One generation. `overrides` are the parameters set on this node, `params` all parameters,
-    checked and with defaults; `output` turns the text into a value (None: the text itself)."""
+    checked and with defaults; `output` turns the text into a value (None: the text itself). One
+    that writes a `thought` also stops at its closing tag."""
 
     slot: int
     name: str | None
@@ -97,6 +121,20 @@ class Gen:
     overrides: tuple[tuple[str, object], ...] = ()
     constraint: Constraint | None = None
     output: Output | None = None
+    location: Location | None = field(default=None, compare=False, repr=False)
+    thought: Thought | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The child branch has written a thought and, at `slot`, the answer: append the answer alone,
+    or (`keep`) go on where the child ended. `thought_slot` is None for a thought of no tokens."""
+
+    child: int
+    slot: int
+    name: str | None
+    thought_slot: int | None
+    keep: bool
     location: Location | None = field(default=None, compare=False, repr=False)
 
 
@@ -179,7 +217,8 @@ class Dynamic:
 
 
 Node: TypeAlias = (
-    "Text | RoleBegin | RoleEnd | Gen | Select | Fork | Join | Adopt | Call | Adapt | Dynamic"
+    "Text | RoleBegin | RoleEnd | ThoughtBegin | ThoughtEnd | Gen | Answer | Select | Fork | Join "
+    "| Adopt | Call | Adapt | Dynamic"
 )
 VALUE_NODES = (Gen, Select, Join)
 

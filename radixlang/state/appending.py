@@ -9,6 +9,7 @@ from radixlang.graph.nodes import Arg, Gen, Option, Part, Ref, Select, Text
 from radixlang.state.adapting import adapted
 from radixlang.state.groups import record_join
 from radixlang.state.items import GenItem, Item, Placeholder, RoleOpen, SelectItem
+from radixlang.state.thinking import append_thinking, thought_name
 
 if TYPE_CHECKING:
     from radixlang.state.state import State
@@ -38,7 +39,9 @@ def _append_item(state: State, item: Item) -> None:
 
 
 def _append_value(state: State, item: GenItem | SelectItem) -> None:
-    if isinstance(item, GenItem):
+    if isinstance(item, GenItem) and item.think is not None:
+        append_thinking(state, item, item.think)
+    elif isinstance(item, GenItem):
         slot = state._new_slot()
         node = Gen(slot, item.name, item.params, item.overrides, item.constraint, item.output,
                    state._recorder.location())  # fmt: skip
@@ -90,4 +93,6 @@ def _append_samples(state: State, item: GenItem, rest: tuple[Item, ...]) -> None
         append_items(child, (single, *rest))
     if item.name is not None:
         record_join(state, group, item.name, missing="none", close=False)
+        if item.think is not None and item.think.budget:
+            record_join(state, group, thought_name(item.name), missing="none", close=False)
     state._samples = (item.name, group)

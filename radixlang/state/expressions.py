@@ -10,7 +10,7 @@ from radixlang.errors import ParameterError
 from radixlang.execution.option_scorers import check_option_texts, check_scorer
 from radixlang.graph.nodes import Scorer
 from radixlang.json_types import TypeForm
-from radixlang.keywords import ADAPTER_NAMES, CONSTRAINT_NAMES, CONSTRAINT_OPTIONS
+from radixlang.keywords import ADAPTER_NAMES, CONSTRAINT_NAMES, CONSTRAINT_OPTIONS, THINK_NAMES
 from radixlang.protocol import AdapterUse, adapter_use, check_role
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams, bias_pairs
 from radixlang.spellings import hint_for
@@ -24,6 +24,7 @@ from radixlang.state.items import (
     SelectItem,
     as_expr,
 )
+from radixlang.state.thinking import take_think
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -34,7 +35,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 kind = type  # `type` is an argument's name below
-GEN_NAMES = ("n", *ADAPTER_NAMES, *CONSTRAINT_NAMES, *CONSTRAINT_OPTIONS, *PARAM_NAMES)
+GEN_NAMES = (
+    "n",
+    *THINK_NAMES,
+    *ADAPTER_NAMES,
+    *CONSTRAINT_NAMES,
+    *CONSTRAINT_OPTIONS,
+    *PARAM_NAMES,
+)
 
 
 @overload
@@ -61,6 +69,10 @@ def gen(name: Any = None, type: Any = None, /, *, n: int = 1, **options: Any) ->
             TypedDict, a pydantic model or a function; the value has that type.
         n: above 1, a group of n branches with one sample each: `s[name]` is the list of
             values, and `s.choose(name, i)` continues from one of them.
+        think: most tokens of a thought before the value, for models with thinking tags; 0 writes
+            the tags alone. The thought is `s.thought(name)`, and no part of the prompt after it,
+            unless keep_thinking=True. think_tags are the texts that open and close it; by default
+            those of the model's chat template.
         regex, json_schema, grammar, choices, tools, constraint: one constraint on the text;
             finish, strict and whitespace are its options (see `radixlang.constraints.specs`).
         adapter: name of an adapter of the runtime, with `scale` and `layers` as `State.adapter`
@@ -82,9 +94,11 @@ def gen(name: Any = None, type: Any = None, /, *, n: int = 1, **options: Any) ->
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise ParameterError(f"n must be an integer of at least 1, got {n!r}")
     use = adapter_use(*(options.pop(key, None) for key in ADAPTER_NAMES))
+    think = take_think(options)
     constraint, output = _constraint(type, options)
     overrides = tuple(sorted(_check_options(options).items()))
-    return Expr((GenItem(name, _params(overrides), overrides, constraint, output, n, use),))
+    item = GenItem(name, _params(overrides), overrides, constraint, output, n, use, think)
+    return Expr((item,))
 
 
 def select(

@@ -17,13 +17,14 @@ from radixlang.suggestions import shortened
 if TYPE_CHECKING:
     from radixlang.constraints.specs import Constraint
     from radixlang.constraints.typed_values import Output
+    from radixlang.state.thinking import Think
 
 T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
 class GenItem:
-    """A generation; `n` above 1 makes a group of branches."""
+    """A generation; `n` above 1 makes a group of branches, `think` a thought before it."""
 
     name: str | None
     params: SamplingParams
@@ -32,6 +33,7 @@ class GenItem:
     output: Output | None
     n: int = 1
     adapter: AdapterUse | None = None
+    think: Think | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from radixlang.execution.pieces import Choice
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import (
     Adopt,
+    Answer,
     Block,
     Fork,
     Gen,
@@ -43,6 +44,7 @@ from radixlang.state.items import Appendable, Expr, Placeholder, as_expr
 from radixlang.state.nesting import NestedProgram, close_call, open_call
 from radixlang.state.reader import Reader, converted
 from radixlang.state.state_hints import added_error, check_no_content, unknown_attribute
+from radixlang.state.thinking import thought_name
 from radixlang.state.tracing import Host
 from radixlang.state.variables import Outer, Variables
 from radixlang.suggestions import shortened
@@ -298,7 +300,7 @@ class State:
         child = group[index]
         if group.parent is not self or child._closed is not None:
             raise StateClosedError("adopt needs a branch of this state that is not joined yet")
-        if any(isinstance(node, (Text, Gen, Select, RoleBegin, RoleEnd))
+        if any(isinstance(node, (Text, Gen, Answer, Select, RoleBegin, RoleEnd))
                for node in group.nodes_since_fork()):  # fmt: skip
             raise ParameterError("this state has gone on since the fork; adopt before appending")
         for name in child.names(own=True):
@@ -458,6 +460,18 @@ class State:
     def tokens(self) -> tuple[int, ...]:
         """Token ids of the prompt so far, pending text tokenised; only while the program runs."""
         return self._reader.tokens()
+
+    def thought(self, name: str) -> str | Sequence[str | None]:
+        """The text of the thought before gen(name, think=…); of samples, the list of them.
+
+        It is the variable `name + ".thought"`, which `stream`, `completion`, `usage` and `aget`
+        take as any other.
+
+        Raises:
+            UnknownVariableError: that gen has no thought.
+        """
+        found: str | Sequence[str | None] = self[thought_name(name)]
+        return found
 
     def next_token(
         self, *, among: Sequence[str | int] | None = None, top: int | None = None

@@ -151,8 +151,11 @@ class ValueBuilder:
 
     def value_attribute(self, tree: Node) -> Value:
         value, name = self.value(tree.children[0]), str(tree.children[1])
+        whole = ".".join(str(each) for each in (*tree.children[0].children, name))
 
         def attribute(state: State, env: Environment) -> object:
+            if name == "thought" and state is not None and whole in state:
+                return state[whole]
             found = _member(owner := value(state, env), name)
             if found is UNDEFINED:
                 known = suggestion(name, _members(owner), f"it is a {type(owner).__name__}")

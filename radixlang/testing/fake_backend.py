@@ -84,6 +84,7 @@ class FakeBackend:
         context_length: most tokens of prompt and answer together.
         bytes_per_token: KV bytes of a token, for the figures of stats().
         roles: roles that the ChatML template accepts.
+        think_tags: the texts that open and close a thought; None for a model without any.
     """
 
     def __init__(
@@ -92,10 +93,12 @@ class FakeBackend:
         scores: Mapping[str, float] | Callable[[str, str], float] | None = None,
         context_length: int = 1 << 20, bytes_per_token: int = 1024,
         roles: Sequence[str] = ("system", "user", "assistant", "tool"),
+        think_tags: tuple[str, str] | None = ("<think>\n", "\n</think>\n\n"),
         model_name: str = "fake",
     ) -> None:  # fmt: skip
         self.codec = codec_of(tokens)
         self.delay = delay
+        self.think_tags = think_tags
         self.prompts: list[str] = []
         self._expected: list[tuple[str, int | None]] = []
         self.num_live_branches = 0

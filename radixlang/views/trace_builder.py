@@ -10,7 +10,18 @@ from operator import itemgetter
 from radixlang.execution.branch_run import Stream
 from radixlang.execution.pieces import Cell, Piece, TurnMark, piece_text
 from radixlang.execution.run import Run
-from radixlang.graph.nodes import Adopt, Block, Call, Fork, Gen, Join, Node, Select
+from radixlang.graph.nodes import (
+    Adopt,
+    Answer,
+    Block,
+    Call,
+    Fork,
+    Gen,
+    Join,
+    Node,
+    Select,
+    ThoughtBegin,
+)
 from radixlang.protocol import Markup
 from radixlang.views.spans import Pending, cached_characters, cell_spans
 from radixlang.views.trace import (
@@ -130,8 +141,11 @@ class _Builder:
 
     def _add_node(self, place: _Place, node: Node, pieces: list[Piece], is_done: bool) -> None:
         location = _place_name(node)
-        if isinstance(node, Adopt):
+        if isinstance(node, Adopt) or (isinstance(node, Answer) and node.keep):
             self._adopt(place, node, pieces, location)
+            return
+        if isinstance(node, Answer):
+            self._answer(place, node, pieces, location)
             return
         for piece in pieces:
             self._add_piece(place, node, piece, location)
@@ -217,7 +231,8 @@ class _Builder:
         split = Split([], location)
         for child in node.children:
             block = self.run.blocks[child]
-            label = "branch " + ".".join(map(str, block.path))
+            thinks = bool(block.nodes) and isinstance(block.nodes[0], ThoughtBegin)
+            label = ("thought " if thinks else "branch ") + ".".join(map(str, block.path))
             lane = Lane(child, label, place.lane.depth + 1, block.path)
             self._lanes[child] = lane
             self._left[child] = place.leaving()
@@ -233,7 +248,20 @@ class _Builder:
         self._left[node.child] = place.leaving()
         place.lane.steps.append(Nested(node.program, node.scope, lane, location))
 
-    def _adopt(self, place: _Place, node: Adopt, pieces: list[Piece], location: str) -> None:
+    def _answer(self, place: _Place, node: Answer, pieces: list[Piece], location: str) -> None:
+        """The answer of a branch that has thought, as text that goes on here."""
+        names = [node.name] if node.name else []
+        for piece in pieces:
+            merge = Merge("answers", names, (), location)
+            self._merge(place.lane, range(node.child, node.child + 1), merge)
+            words = Words([Span("computed", piece_text(piece))], False, location)
+            place.lane.steps.append(words)
+            place.pending.add(words, place.num_characters)
+            place.num_characters += len(piece_text(piece))
+
+    def _adopt(
+        self, place: _Place, node: Adopt | Answer, pieces: list[Piece], location: str
+    ) -> None:
         """Continue where a branch ended; its pieces are drawn where they were generated."""
         lane, child = place.lane, self._lanes[node.child]
         place.num_characters += sum(len(piece_text(piece)) for piece in pieces)

@@ -150,6 +150,27 @@ class ChatTemplate:
         return text.split(_REPLY, 1)[1] or None if text is not None and _REPLY in text else None
 
 
+# (opening, closing) of a thought, with the line breaks that models are trained on, by the text in
+# a template that tells of them
+_THINK_TAGS = {
+    "</think>": ("<think>\n", "\n</think>\n\n"),
+    "</thinking>": ("<thinking>\n", "\n</thinking>\n\n"),
+    "</seed:think>": ("<seed:think>", "</seed:think>"),
+    "[/THINK]": ("[THINK]", "[/THINK]"),
+    "<|END_THINKING|>": ("<|START_THINKING|>", "<|END_THINKING|>"),
+    "<|channel|>analysis": (
+        "<|channel|>analysis<|message|>",
+        "<|end|><|start|>assistant<|channel|>final<|message|>",
+    ),
+}
+
+
+def think_tags_of(source: str | None) -> tuple[str, str] | None:
+    """The texts that open and close a thought in a chat template; None if it tells of none."""
+    found = (tags for sign, tags in _THINK_TAGS.items() if source and sign in source)
+    return next(found, None)
+
+
 def template_text(given: str | Path) -> str:
     """The Jinja text of a template that a user gave: the text itself, or a file with it.
 

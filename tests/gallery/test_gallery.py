@@ -46,6 +46,7 @@ EXPECTED = {
     "self_consistency": ["Chile: South America", "of 16 votes"],
     "skeleton_of_thought": ["How do I grow tomatoes", "* "],
     "served": ["The capital of Italy is Rome.", "The capital of Japan is Tokyo."],
+    "thinking": ["think=16: 4 of 4 right", "five thoughts on Nairobi: Africa"],
     "token_level": ["Japan: Tokyo", "the letter e: 0 times"],
     "tree_of_thought": ["from 3 to 31 in 4 moves, 16 leaves", "✓"],
 }

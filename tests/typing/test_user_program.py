@@ -17,6 +17,7 @@ from radixlang.keywords import (
     CONSTRAINT_NAMES,
     CONSTRAINT_OPTIONS,
     RUN_NAMES,
+    THINK_NAMES,
     BatchKeywords,
     GenKeywords,
     RunKeywords,
@@ -74,7 +75,8 @@ def test_keywords_are_the_options_that_are_known() -> None:
     assert set(SamplingKeywords.__annotations__) == set(PARAM_NAMES)
     assert set(RunKeywords.__annotations__) == {*RUN_NAMES, *PARAM_NAMES}
     assert set(BatchKeywords.__annotations__) == {*RUN_NAMES, *PARAM_NAMES, *batch}
-    assert set(GenKeywords.__annotations__) == {"n", *ADAPTER_NAMES, *constraints, *PARAM_NAMES}
+    own = {"n", *ADAPTER_NAMES, *THINK_NAMES, *constraints}
+    assert set(GenKeywords.__annotations__) == {*own, *PARAM_NAMES}
 
 
 def test_calls_with_options_know_all_of_them() -> None:

@@ -70,6 +70,7 @@ def made(s: State) -> None:
     assert_type(s.choice("size"), Choice)
     assert_type(s.next_token(among=[" yes", 5], top=2), NextToken)
     assert_type(s.fork(2).next_token(top=3)[0].shares, dict[str, float])
+    s += gen("e", int, think=64, think_tags=("<think>", "</think>"), keep_thinking=True)
     s += gen("d", logit_bias={" yes": 2.0, 17: -1}, logits=less_of_it)
     s += "text" + gen("a") + gen("b", Literal["x", "y"]) + gen(None, n=2, top_p=0.9)
     radixlang.best_of(s, 3, gen("idea"), lambda branch: -len(branch["idea"]))
