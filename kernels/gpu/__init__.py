@@ -14,6 +14,7 @@ __all__ = [
     "plan_units",
     "rotary_append",
     "sample_tokens",
+    "step_buffer",
     "tiles",
     "tree_attn",
     "tree_merge",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from radixlang.kernels.gpu.device_plan import Capacity, DevicePlan
+from radixlang.kernels.gpu.device_plan import DevicePlan
 from radixlang.kernels.gpu.layer import AttentionLayer
 from radixlang.kernels.gpu.plan_units import units_of
 from radixlang.kernels.gpu.work_units import RESERVE
@@ -29,27 +29,32 @@ class TritonBackend:
 
     def __init__(self) -> None:
         self._device_plans: dict[tuple[int | None, int], DevicePlan] = {}
+        self._steps: dict[tuple[int | None, int], int] = {}  # of the plan, when each was current
 
     def device_plan(self, plan: AttentionPlan, window: int | None, itemsize: int) -> DevicePlan:
-        """The units of a layer in device memory; built at first use, advanced with the plan."""
-        found = self._device_plans.get((window, itemsize))
-        if found is None:
+        """The units of a layer in device memory, as the plan now stands.
+
+        Built at first use. One that is a step behind is advanced where it is; one that is further
+        behind, because a captured graph has taken the steps between, is cut again.
+        """
+        key = (window, itemsize)
+        found, behind = self._device_plans.get(key), plan.num_steps - self._steps.get(key, 0)
+        if found is None or behind > 1:
             units = units_of(plan, window, itemsize)
-            found = DevicePlan(Capacity.of(units), plan.device)
-            found.load(units)
-            self._device_plans[window, itemsize] = found
+            found = self._device_plans[key] = DevicePlan.alone(units, plan.device)
+        elif behind:
+            from radixlang.kernels.gpu.launch import advance
+
+            advance(found, plan.new_slots)
+        self._steps[key] = plan.num_steps
         return found
 
     def advance(self, plan: AttentionPlan, ranked_slots: NDArray[np.int64]) -> None:
-        """Advance the units where they are; cut them again where there is no room to grow."""
+        """Cut the units again where they have no room to grow; else they follow when asked for."""
         if plan.num_steps == RESERVE or _begins_a_chunk(plan):
             plan.restart()
             self._device_plans.clear()
-            return
-        from radixlang.kernels.gpu.launch import advance
-
-        for device_plan in self._device_plans.values():
-            advance(device_plan, plan.new_slots)
+            self._steps.clear()
 
     def attend(
         self,

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from radixlang.kernels.gpu.step_buffer import StepBuffer
 from radixlang.kernels.gpu.tiles import Tile
 from radixlang.kernels.gpu.work_units import FIELDS, UnitList, UnitPlan
 
@@ -60,33 +61,33 @@ class CapacityError(ValueError):
 
 
 class DevicePlan:
-    """Where the kernels find a plan. `load` puts a new one in the same place."""
+    """Where the kernels find a plan; a new one is put in the same place.
 
-    def __init__(self, capacity: Capacity, device: torch.device) -> None:
+    It lies in a buffer of its own, or from `start` on in one that holds more of a step.
+    """
+
+    def __init__(self, capacity: Capacity, buffer: StepBuffer, start: int = 0) -> None:
         self.capacity = capacity
-        self.device = device
-        self._sections: dict[str, slice] = {}
-        size = 0
-        for name, length in self._lengths():
-            self._sections[name] = slice(size, size + length)
-            size += -(-length // 4) * 4  # sections start on 16 bytes
-        pinned = device.type == "cuda"
-        self._host = torch.zeros(size, dtype=torch.int32, pin_memory=pinned)
-        self._buffer = torch.zeros(size, dtype=torch.int32, device=device)
-        self._copied: torch.cuda.Event | None = None
-        self.views = {name: self._buffer[part] for name, part in self._sections.items()}
+        self._buffer = buffer
+        self._sections = {}
+        for name, length in _lengths(capacity):
+            self._sections[name] = slice(start, start + length)
+            start += _aligned(length)
+        self.views = {name: buffer.device[part] for name, part in self._sections.items()}
 
-    def _lengths(self) -> list[tuple[str, int]]:
-        capacity = self.capacity
-        num_units = sum(count for _, _, count in capacity.lists)
-        rows = ("row_token", "row_pos", "row_first", "row_part", "row_count", "tail_unit")
-        return [
-            ("header", HEADER),
-            *((name, max(1, capacity.num_tokens)) for name in rows),
-            ("units", max(1, num_units) * FIELDS),
-            ("extend", max(1, capacity.extend[1] if capacity.extend else 0) * FIELDS),
-            ("slots", max(1, capacity.num_slots)),
-        ]
+    @classmethod
+    def alone(cls, plan: UnitPlan, device: torch.device) -> DevicePlan:
+        """A plan in a buffer of its own that holds just this."""
+        capacity = Capacity.of(plan)
+        made = cls(capacity, StepBuffer(cls.size_of(capacity), device))
+        made.fill(plan)
+        made._buffer.send()
+        return made
+
+    @staticmethod
+    def size_of(capacity: Capacity) -> int:
+        """Words of a buffer that a plan takes."""
+        return sum(_aligned(length) for _, length in _lengths(capacity))
 
     @property
     def list_starts(self) -> list[int]:
@@ -94,13 +95,14 @@ class DevicePlan:
         counts = [count for _, _, count in self.capacity.lists]
         return [sum(counts[:index]) for index in range(len(counts))]
 
-    def load(self, plan: UnitPlan) -> None:
-        """Replace what the buffer holds. Raises CapacityError, leaving it as it was."""
+    def fill(self, plan: UnitPlan) -> None:
+        """Replace what the host's side of the buffer holds, to be sent by its owner.
+
+        Raises:
+            CapacityError: the plan does not fit; the buffer is as it was.
+        """
         matched = self._match(plan)
-        if self._copied is not None:
-            self._copied.synchronize()  # the last copy may still be reading the host's buffer
-        host = self._host.numpy()
-        header = host[self._sections["header"]]
+        header = self._buffer.host[self._sections["header"]]
         header[:] = 0
         header[ROWS_AT], header[TOKENS_AT] = plan.num_tree_rows, len(plan.row_token)
         begun, moved = 0, []
@@ -120,9 +122,6 @@ class DevicePlan:
             mine = (plan.tail_unit >= begin) & (plan.tail_unit < begin + count)
             tail[mine] += start - begin
         self._fill("tail_unit", tail)
-        self._buffer.copy_(self._host, non_blocking=True)
-        if self.device.type == "cuda":
-            self._copied = torch.cuda.current_stream(self.device).record_event()
 
     def _match(self, plan: UnitPlan) -> dict[int, UnitList]:
         """Which of the captured launches takes which list."""
@@ -168,8 +167,26 @@ class DevicePlan:
 
     def _fill(self, name: str, values: np.ndarray, at: int = 0) -> None:
         begin = self._sections[name].start + at
-        self._host.numpy()[begin : begin + len(values)] = values
+        self._buffer.host[begin : begin + len(values)] = values
 
     def header(self, index: int) -> Tensor:
         """A device scalar of the header."""
         return self.views["header"][index:]
+
+
+def _lengths(capacity: Capacity) -> list[tuple[str, int]]:
+    """Sections of a plan with their words."""
+    num_units = sum(count for _, _, count in capacity.lists)
+    rows = ("row_token", "row_pos", "row_first", "row_part", "row_count", "tail_unit")
+    return [
+        ("header", HEADER),
+        *((name, max(1, capacity.num_tokens)) for name in rows),
+        ("units", max(1, num_units) * FIELDS),
+        ("extend", max(1, capacity.extend[1] if capacity.extend else 0) * FIELDS),
+        ("slots", max(1, capacity.num_slots)),
+    ]
+
+
+def _aligned(length: int) -> int:
+    """Sections start on 16 bytes."""
+    return -(-length // 4) * 4

@@ -22,19 +22,26 @@ ROUND_SHIFT = tl.constexpr(33)  # a round is this far up in the counter
 
 @triton.jit
 def sample_tokens(
-    logits_ptr, mask_ptr, temperature_ptr, top_p_ptr, min_p_ptr, seeds_ptr, counters_ptr,
+    logits_ptr, mask_ptr, mask_rows_ptr, temperature_ptr, top_p_ptr, min_p_ptr, seeds_ptr,
+    counters_ptr,
     ids_ptr, allowed_ptr, logit_stride, mask_stride, vocab_size,
     MASKED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows). logits float32; mask int32 words, bit set: allowed. Temperature 0 takes the
-    likeliest, the first of equals. `allowed` is 0 where the mask leaves nothing."""
+    """Grid (rows). logits float32; masks int32 words, bit set: allowed, and the mask of each row,
+    -1 without one. Temperature 0 takes the likeliest, the first of equals. `allowed` is 0 where the
+    mask leaves nothing."""
     row = tl.program_id(0).to(tl.int64)
     logits = logits_ptr + row * logit_stride
-    mask = mask_ptr + row * mask_stride
+    mask = mask_ptr
+    is_masked = False
+    if MASKED:
+        which = tl.load(mask_rows_ptr + row)
+        mask = mask_ptr + which.to(tl.int64) * mask_stride
+        is_masked = which >= 0
     best = float("-inf")
     token = 0
     for begin in range(0, vocab_size, BLOCK):
-        x = _logits(logits, mask, begin, vocab_size, MASKED, BLOCK)
+        x = _logits(logits, mask, is_masked, begin, vocab_size, MASKED, BLOCK)
         here = tl.max(x, 0)
         token = tl.where(here > best, begin + tl.argmax(x, 0), token)
         best = tl.maximum(here, best)
@@ -47,7 +54,7 @@ def sample_tokens(
     drawable = tl.full((), 0.0, tl.float64)
     least = tl.load(min_p_ptr + row)
     for begin in range(0, vocab_size, BLOCK):
-        x = _logits(logits, mask, begin, vocab_size, MASKED, BLOCK)
+        x = _logits(logits, mask, is_masked, begin, vocab_size, MASKED, BLOCK)
         w = tl.exp((x - best) / temperature)
         mass += tl.sum(w, 0).to(tl.float64)
         drawable += tl.sum(tl.where(w >= least, w, 0.0), 0).to(tl.float64)
@@ -64,14 +71,14 @@ def sample_tokens(
         before = tl.full((), 0.0, tl.float64)
         running = tl.full((), 0.0, tl.float64)
         for begin in range(0, vocab_size, BLOCK):
-            x = _logits(logits, mask, begin, vocab_size, MASKED, BLOCK)
+            x = _logits(logits, mask, is_masked, begin, vocab_size, MASKED, BLOCK)
             w = tl.exp((x - best) / temperature)
             block = tl.sum(tl.where((w >= least) & (w > below), w, 0.0), 0).to(tl.float64)
             inside = (block > 0.0) & (running <= target)
             place = tl.where(inside, begin, place)
             before = tl.where(inside, running, before)
             running += block
-        x = _logits(logits, mask, place, vocab_size, MASKED, BLOCK)
+        x = _logits(logits, mask, is_masked, place, vocab_size, MASKED, BLOCK)
         w = tl.exp((x - best) / temperature)
         w = tl.where((w >= least) & (w > below), w, 0.0)
         passed = tl.cumsum(w, 0).to(tl.float64) + before > target
@@ -82,7 +89,7 @@ def sample_tokens(
         weight = tl.sum(tl.where(at == chosen, w, 0.0), 0)
         drawable = tl.full((), 0.0, tl.float64)  # of what is likelier
         for begin in range(0, vocab_size, BLOCK):
-            x = _logits(logits, mask, begin, vocab_size, MASKED, BLOCK)
+            x = _logits(logits, mask, is_masked, begin, vocab_size, MASKED, BLOCK)
             w = tl.exp((x - best) / temperature)
             drawable += tl.sum(tl.where((w >= least) & (w > weight), w, 0.0), 0).to(tl.float64)
         token = place + chosen
@@ -92,11 +99,13 @@ def sample_tokens(
 
 
 @triton.jit
-def _logits(logits, mask, begin, vocab_size, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+def _logits(
+    logits, mask, is_masked, begin, vocab_size, MASKED: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     at = begin + tl.arange(0, BLOCK)
     ok = at < vocab_size
     if MASKED:
-        word = tl.load(mask + at // 32, mask=ok, other=0)
+        word = tl.load(mask + at // 32, mask=ok & is_masked, other=-1)
         ok = ok & (((word >> (at % 32)) & 1) == 1)
     return tl.load(logits + at, mask=ok, other=float("-inf"))
 
@@ -119,7 +128,8 @@ def _mix(x):
 
 def sample(
     logits: Tensor,
-    bitmask: Tensor | None,
+    masks: Tensor,
+    mask_rows: Tensor,
     temperature: Tensor,
     top_p: Tensor,
     min_p: Tensor,
@@ -128,23 +138,24 @@ def sample(
 ) -> tuple[Tensor, Tensor]:
     """Tokens [rows] int64 and whether there was any to choose [rows] bool.
 
-    logits float32 [rows, vocab_size], contiguous in the last dimension; bitmask int32
-    [rows, ceil(vocab_size / 32)]; temperature, top_p (1: everything) and min_p (0: everything)
-    float32 [rows]; seeds and counters int64 [rows], the bits of the CPU's uint64.
+    logits float32 [rows, vocab_size], contiguous in the last dimension; masks int32
+    [num_masks, ceil(vocab_size / 32)] and mask_rows int32 [rows], -1 without; temperature, top_p
+    (1: everything) and min_p (0: everything) float32 [rows]; seeds and counters int64 [rows], the
+    bits of the CPU's uint64.
     """
     num_rows, vocab_size = logits.shape
     if logits.dtype != torch.float32 or logits.stride(1) != 1:
         raise ValueError(f"logits are {logits.dtype} with strides {logits.stride()}; "
                          "sampling reads float32, contiguous in the last dimension")  # fmt: skip
     words = -(-vocab_size // 32)
-    if bitmask is not None and bitmask.shape != (num_rows, words):
-        raise ValueError(f"bitmask is {tuple(bitmask.shape)}; needs {(num_rows, words)}")
+    if masks.shape[1:] != (words,) or len(mask_rows) != num_rows:
+        raise ValueError(f"masks are {tuple(masks.shape)} for {len(mask_rows)} rows; "
+                         f"{num_rows} rows of logits need masks of {words} words")  # fmt: skip
     ids = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
     allowed = torch.empty(num_rows, dtype=torch.int32, device=logits.device)
-    mask = ids if bitmask is None else bitmask
     sample_tokens[(num_rows,)](
-        logits, mask, temperature, top_p, min_p, seeds, counters, ids, allowed,
-        logits.stride(0), mask.stride(0), vocab_size,
-        MASKED=bitmask is not None, BLOCK=BLOCK, num_warps=8,
+        logits, masks, mask_rows, temperature, top_p, min_p, seeds, counters, ids, allowed,
+        logits.stride(0), masks.stride(0), vocab_size,
+        MASKED=len(masks) > 0, BLOCK=BLOCK, num_warps=8,
     )  # fmt: skip
     return ids, allowed.bool()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +14,7 @@ from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.topology import Topology, grow, ranges
 from radixlang.kernels.plan.tree_batch import TreeBatch
+from radixlang.kernels.upload import upload
 
 
 class AttentionBackend(Protocol):
@@ -52,6 +54,8 @@ class AttentionPlan:
     One owner: `advance` changes the plan, and nothing else does.
     """
 
+    _rows: tuple[Tensor, Tensor] | None  # slots and positions on the device, once asked for
+
     def __init__(
         self,
         topology: Topology,
@@ -80,9 +84,45 @@ class AttentionPlan:
         self.kv_shape = (self.num_tokens, num_kv_heads, head_dim)
         self._extra: list[NDArray[np.int64]] = []  # by step, the slots of all tails by rank
         self._set_rows(_new_slots(batch), _positions(batch))
-        order = topology.row_permutation()
-        self.row_order = None if order is None else torch.from_numpy(order).to(device)
-        self.row_inverse = None if self.row_order is None else torch.argsort(self.row_order)
+
+    @cached_property
+    def row_order(self) -> Tensor | None:
+        """Flat row of every ranked row [num_tokens] int64, on the host; None if they are equal."""
+        order = self.topology.row_permutation()
+        return None if order is None else torch.from_numpy(order)
+
+    @cached_property
+    def row_inverse(self) -> Tensor | None:
+        """Ranked row of every flat row, on the host; None if they are equal."""
+        return None if self.row_order is None else torch.argsort(self.row_order)
+
+    @property
+    def new_slots(self) -> Tensor:
+        """Where the new tokens' keys and values go, [num_tokens] int64 on the device."""
+        if self._rows is None:
+            self.send_rows()
+        assert self._rows is not None
+        return self._rows[0]
+
+    @property
+    def positions(self) -> Tensor:
+        """Positions of the new tokens, [num_tokens] int64 on the device."""
+        if self._rows is None:
+            self.send_rows()
+        assert self._rows is not None
+        return self._rows[1]
+
+    def send_rows(self, *more: NDArray[np.int64]) -> list[Tensor]:
+        """Bring slots and positions of this step to the device, and other arrays of the step with
+        them in the same copy; returns those."""
+        if self._is_on_host:
+            self._rows = (torch.from_numpy(self.host_new_slots), self._host_positions)
+            return [torch.from_numpy(array) for array in more]
+        slots, positions, *rest = upload(
+            (self.host_new_slots, self.host_positions, *more), self.device
+        )
+        self._rows = (slots, positions)
+        return rest
 
     @property
     def rotates(self) -> bool:
@@ -110,19 +150,17 @@ class AttentionPlan:
 
     def _set_rows(self, new_slots: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
         self.max_position = int(positions.max())
-        self.new_slots = torch.from_numpy(new_slots).to(self.device)  # [num_tokens] int64
-        self.positions = torch.from_numpy(positions).to(self.device)  # [num_tokens] int64
         self.host_new_slots, self.host_positions = new_slots, positions
+        self._host_positions = torch.from_numpy(positions)  # the same memory
+        self._rows = None
         self.new_run = _run_of(new_slots)
 
     def _move_rows(self, slots: NDArray[np.int64]) -> None:
         self.host_new_slots = slots
-        self.new_slots = torch.from_numpy(slots).to(self.device)
+        self._rows = None
         self.new_run = _run_of(slots)
         self.max_position += 1
-        self.positions += 1
-        if not self._is_on_host:  # where it is, both are the same memory
-            self.host_positions += 1
+        self.host_positions += 1
 
     def added_slots(self, step: int) -> NDArray[np.int64]:
         """Slots [num_branches] in flat order that decode step `step` has added."""

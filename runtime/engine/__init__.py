@@ -18,4 +18,5 @@ __all__ = [
     "self_audit",
     "step",
     "step_memory",
+    "step_sampling",
 ]

@@ -46,6 +46,7 @@ def build_engine(loaded: LoadedModel, config: RuntimeConfig) -> EngineCore:
         profile,
         branches.variants,
         deterministic=config.deterministic,
+        device=device,
         cuda_graphs=config.cuda_graphs,
     )
     return EngineCore(

@@ -111,6 +111,7 @@ class EngineCore:
             counters,
             profile,
             branches.serving.vocab_size,
+            device,
             max_logit_rows,
         )
         self._inbox = Inbox()

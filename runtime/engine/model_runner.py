@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from radixlang.kernels.plan.plan import AttentionPlan
@@ -27,6 +27,7 @@ from radixlang.runtime.metrics.stats import StepProfile
 from radixlang.runtime.models.decoder import Decoder
 from radixlang.runtime.models.low_rank import AdapterBatch
 from radixlang.runtime.models.model import AdaptableModel, CausalModel, plan_for
+from radixlang.runtime.process.device import Device, HostDevice
 from radixlang.runtime.process.malloc import StepHeap
 from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.sequence import TokenSequence
@@ -39,12 +40,12 @@ class StepOutput:
     """The model's output of one step.
 
     `hidden` is [num_tokens, hidden_size]; rows of sequence i of the batch start at `offsets[i]`.
-    `is_finite[i]` is False if a row of that sequence is NaN or infinite.
+    `is_finite` [num_tokens] bool, on the device, is False for rows that are NaN or infinite.
     """
 
     hidden: Tensor
     offsets: list[int]
-    is_finite: list[bool]
+    is_finite: Tensor
 
 
 @dataclass(slots=True)
@@ -109,6 +110,7 @@ class ModelRunner:
     Args:
         variants: numbers of what computes the tokens of a path.
         deterministic: a branch's attention has the same bits in any batch.
+        device: where the model is.
         cuda_graphs: on a GPU, decode steps are captured and replayed.
     """
 
@@ -120,6 +122,7 @@ class ModelRunner:
         variants: VariantTable,
         *,
         deterministic: bool = False,
+        device: Device | None = None,
         cuda_graphs: bool = True,
     ) -> None:
         self.model = model
@@ -127,7 +130,8 @@ class ModelRunner:
         self._profile = profile
         self.adapters = StepAdapters(variants)
         self._deterministic = deterministic
-        self._uses_graphs = cuda_graphs
+        self._device = HostDevice() if device is None else device
+        self._uses_graphs = cuda_graphs and self._device.attention == "triton"
         self._plan: AttentionPlan | None = None
         self._planned: list[tuple[TokenSequence, RadixNode]] = []
         self._layout = -1
@@ -143,35 +147,31 @@ class ModelRunner:
             ids: list[int] = []
             for sequence, num_new in batch:
                 ids += sequence.inputs(num_new).tolist()
-            input_ids = torch.from_numpy(np.array(ids, np.int64)).to(self.model.device)
+            input_ids = np.array(ids, np.int64)
         with self._profile.part("model"):
             adapters = self.adapters.of(self.model, batch, counts)
             hidden = self._forward(input_ids, plan, adapters)
-            finite = hidden.float().sum(dim=1).isfinite()
-            all_finite = bool(finite.all())
-        if hidden.device.type == "cpu":
+            is_finite = hidden.float().sum(dim=1).isfinite()
+        if self._device.is_host:
             self._heap.computed(len(ids))
-        offsets = list(accumulate(counts[:-1], initial=0))
-        if all_finite:
-            return StepOutput(hidden, offsets, [True] * len(batch))
-        rows = finite.tolist()
-        good = [all(rows[at : at + n]) for at, n in zip(offsets, counts, strict=True)]
-        return StepOutput(hidden, offsets, good)
+        return StepOutput(hidden, list(accumulate(counts[:-1], initial=0)), is_finite)
 
     def _forward(
-        self, input_ids: Tensor, plan: AttentionPlan, adapters: AdapterBatch | None
+        self, input_ids: NDArray[np.int64], plan: AttentionPlan, adapters: AdapterBatch | None
     ) -> Tensor:
         model, cache = self.model, self._memory.cache
         if adapters is not None:
             assert isinstance(model, AdaptableModel)  # else they could not be bound
-            return model.forward(input_ids, plan.positions, plan, cache, adapters)
-        if self._uses_graphs and model.device.type == "cuda" and isinstance(model, Decoder):
+            (ids,) = plan.send_rows(input_ids)
+            return model.forward(ids, plan.positions, plan, cache, adapters)
+        if self._uses_graphs and isinstance(model, Decoder):
             if self._graphs is None or self._graphs.model is not model:
-                self._graphs = DecodeGraphs(model, cache)
+                self._graphs = DecodeGraphs(model, cache, self._device.capture)
             hidden = self._graphs.run(input_ids, plan)
             if hidden is not None:
                 return hidden
-        return model.forward(input_ids, plan.positions, plan, cache)
+        (ids,) = plan.send_rows(input_ids)
+        return model.forward(ids, plan.positions, plan, cache)
 
     def forget_plan(self) -> None:
         """Build the next plan from scratch, because slots of a leased node have moved."""
@@ -206,7 +206,12 @@ class ModelRunner:
             plan.advance(np.array(slots, np.int64))
             return plan
         self.num_plans += 1
-        plan = plan_for(self.model, tree_batch(batch), deterministic=self._deterministic)
+        plan = plan_for(
+            self.model,
+            tree_batch(batch),
+            deterministic=self._deterministic,
+            backend=self._device.attention,
+        )
         self._plan = plan if is_decode else None
         self._planned, self._layout = planned, layout
         return plan

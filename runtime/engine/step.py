@@ -14,12 +14,13 @@ from radixlang.errors import LogitsError, NumericalError, RadixlangError
 from radixlang.runtime.cache.node import as_edge, num_common_tokens
 from radixlang.runtime.engine.model_runner import ModelRunner
 from radixlang.runtime.engine.request_table import Requests
+from radixlang.runtime.engine.step_sampling import StepSampler, select_rows
 from radixlang.runtime.metrics.stats import Counters, StepProfile
+from radixlang.runtime.process.device import Device
 from radixlang.runtime.requests.generate_request import GenerateJob, no_token_left
 from radixlang.runtime.requests.mask_step import Masks
 from radixlang.runtime.requests.request import job_of
 from radixlang.runtime.sampling.row import SamplingRow
-from radixlang.runtime.sampling.sampler import sample
 from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.sequence import TokenSequence
 from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT
@@ -55,6 +56,10 @@ class _Progress:
         behind = self.at + self.num_rows
         return range(behind - 1, behind + len(self.sequence.draft))
 
+    def judge(self, is_finite: list[bool]) -> None:
+        """Note whether its rows are finite, drafted ones included, by those of the model's rows."""
+        self.is_finite = all(is_finite[self.at : self.sampled.stop])
+
     def recorded(self) -> range:
         """Positions whose logits the job needs, without the sampled one."""
         sequence, stop = self.sequence, self.stop
@@ -83,6 +88,7 @@ class Step:
         counters: Counters,
         profile: StepProfile,
         vocab_size: int,
+        device: Device,
         max_logit_rows: int,
     ) -> None:
         self._requests = requests
@@ -91,7 +97,8 @@ class Step:
         self._memory = memory
         self._counters = counters
         self._profile = profile
-        self._vocab_size = vocab_size
+        self._device = device
+        self._sampler = StepSampler(device, self._logits, vocab_size, max_logit_rows)
         self._max_logit_rows = max_logit_rows
         self._masks = Masks()
         self.num_rows = 0  # of the current step, drafts included
@@ -111,7 +118,7 @@ class Step:
         self.num_rows = sum(max(1, num_new + len(sequence.draft)) for sequence, num_new in batch)
         self._masks.submit([sequence for sequence, _ in batch])
         try:
-            hidden, work = self._compute(batch)
+            hidden, is_finite, work = self._compute(batch)
         except BaseException:
             self._masks.collect()  # they are computed again with the next step
             raise
@@ -119,8 +126,8 @@ class Step:
             for job, error in self._masks.collect():
                 self._requests.fail_job(job, error)
         with profile.part("sampling"):
-            self._record(hidden, work)
-            tokens = self._sample(hidden, work)
+            self._record(hidden, is_finite, work)
+            tokens = self._sample(hidden, is_finite, work)
         with profile.part("tree"):
             for each in work:
                 self._commit(hidden, each)
@@ -133,21 +140,24 @@ class Step:
         """End helper threads."""
         self._masks.close()
 
-    def _compute(self, batch: list[tuple[TokenSequence, int]]) -> tuple[Tensor, list[_Progress]]:
+    def _compute(
+        self, batch: list[tuple[TokenSequence, int]]
+    ) -> tuple[Tensor, Tensor, list[_Progress]]:
         """Run the model over sequences with pending tokens; others have their output already."""
         running = [pair for pair in batch if pair[1]]
         work: list[_Progress] = []
         parts: list[Tensor] = []
+        is_finite = torch.empty(0, dtype=torch.bool, device=self._runner.model.device)
         if running:
             out = self._runner.run(running)
             parts.append(out.hidden)
-            for (sequence, n), at, is_finite in zip(
-                running, out.offsets, out.is_finite, strict=True
-            ):
-                work.append(_Progress(sequence, n, at, n, sequence.num_computed, is_finite))
+            is_finite = out.is_finite
+            for (sequence, n), at in zip(running, out.offsets, strict=True):
+                work.append(_Progress(sequence, n, at, n, sequence.num_computed))
         if len(running) < len(batch):
             self._recall([sequence for sequence, num_new in batch if not num_new], work, parts)
-        return parts[0] if len(parts) == 1 else torch.cat(parts or [torch.empty(0)]), work
+        hidden = parts[0] if len(parts) == 1 else torch.cat(parts or [torch.empty(0)])
+        return hidden, is_finite, work
 
     def _recall(
         self, sequences: list[TokenSequence], work: list[_Progress], parts: list[Tensor]
@@ -162,11 +172,15 @@ class Step:
                 parts.append(rows)
                 at += len(rows)
 
-    def _record(self, hidden: Tensor, work: list[_Progress]) -> None:
+    def _record(self, hidden: Tensor, is_finite: Tensor, work: list[_Progress]) -> None:
         """Pass jobs the logits of further positions than the sampled one.
 
         Rows of several sequences share one product, up to the most that a part may have.
         """
+        if self._device.is_host or any(each.recorded() for each in work):
+            flags = is_finite.tolist()  # else they come with the tokens, in one transfer
+            for each in work:
+                each.judge(flags)
         parts: list[tuple[_Progress, range]] = []
         num_rows = 0
         for each in work:
@@ -184,7 +198,7 @@ class Step:
     def _record_parts(self, hidden: Tensor, parts: list[tuple[_Progress, range]]) -> None:
         """Compute the logits of positions of several sequences, and pass them to their jobs."""
         index = [each.at + position - each.start for each, taken in parts for position in taken]
-        logits = self._logits(_select(hidden, index))
+        logits = self._logits(select_rows(hidden, index))
         at = 0
         for each, taken in parts:
             rows, at = logits[at : at + len(taken)], at + len(taken)
@@ -207,22 +221,21 @@ class Step:
         each.num_new = min(each.num_new, each.num_rows)
         self._memory.retreat(sequence, sequence.num_prompt)
 
-    def _sample(self, hidden: Tensor, work: list[_Progress]) -> dict[_Progress, list[_Token]]:
+    def _sample(
+        self, hidden: Tensor, is_finite: Tensor, work: list[_Progress]
+    ) -> dict[_Progress, list[_Token]]:
         """Tokens for the sampled rows, without sequences whose constraint fails here."""
         asked = [(each, rows) for each in work if (rows := self._rows(each))]
         index = [at for each, _ in asked for at in each.sampled]
         rows = [row for _, rows in asked for row in rows]
-        tokens: list[_Token] = []
-        for start in range(0, len(rows), self._max_logit_rows):
-            here = slice(start, start + self._max_logit_rows)
-            logits = self._logits(_select(hidden, index[here]))
-            got = sample(logits, rows[here], self._vocab_size)
-            del logits  # free them before the next part takes as much
-            errors = [row.error for row in rows[here]]
-            tokens += zip(
-                got.token_ids, got.is_finite, got.is_allowed, got.logprobs, errors, strict=True
-            )
-        rest = iter(tokens)
+        got = self._sampler.sample(hidden, index, rows, is_finite)
+        for each in work:
+            each.judge(got.is_finite)
+        tokens, errors = got.sampled, [row.error for row in rows]
+        rest = zip(
+            tokens.token_ids, tokens.is_finite, tokens.is_allowed, tokens.logprobs, errors,
+            strict=True,
+        )  # fmt: skip
         return {each: list(islice(rest, len(rows))) for each, rows in asked}
 
     def _logits(self, hidden: Tensor) -> Tensor:
@@ -328,10 +341,3 @@ def _not_finite(sequence: TokenSequence) -> NumericalError:
         f"{sequence.num_tokens} tokens of its prompt and generation. Nothing of it was cached. "
         "Load the model with dtype='float32', or check its weights"
     )
-
-
-def _select(hidden: Tensor, index: list[int]) -> Tensor:
-    """Rows of the step's output, without a copy if they are all rows in order."""
-    if index == list(range(len(hidden))):
-        return hidden
-    return hidden[torch.tensor(index, device=hidden.device)]

@@ -51,7 +51,7 @@ def measure_step(
                 device.give_back()
                 log.warning("a step of %d tokens does not fit in memory (%s): now half", size, why)
                 size = max(MIN_STEP_TOKENS, size // 2)
-            step = partial(_step, model, size, max_logit_rows)
+            step = partial(_step, model, device, size, max_logit_rows)
             try:
                 return StepMemory(size, device.peak_bytes(step))
             except torch.OutOfMemoryError as error:
@@ -63,14 +63,15 @@ def measure_step(
 
 
 @torch.inference_mode()
-def _step(model: CausalModel, num_tokens: int, max_logit_rows: int) -> None:
+def _step(model: CausalModel, device: Device, num_tokens: int, max_logit_rows: int) -> None:
     """New prompts, as long as the context allows, all layers over the same keys and values."""
     config = model.config
     shape = (num_tokens, config.num_kv_heads, config.head_dim)
     dtype = getattr(torch, config.kv_dtype)
     pool = LayerKV(*(torch.zeros(shape, dtype=dtype, device=model.device) for _ in range(2)))
-    plan = plan_for(model, _prompts(num_tokens, config.context_length))
-    ids = torch.zeros(num_tokens, dtype=torch.int64, device=model.device)
+    batch = _prompts(num_tokens, config.context_length)
+    plan = plan_for(model, batch, backend=device.attention)
+    (ids,) = plan.send_rows(np.zeros(num_tokens, np.int64))
     hidden = model.forward(ids, plan.positions, plan, [pool] * config.num_layers)
     model.logits(hidden[:max_logit_rows])
 

@@ -7,12 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 
 class Device(Protocol):
     """A device as the engine sees it; `device_of` finds the one of a `torch.device`."""
 
     is_host: bool
+    attention: str  # the backend of `plan_attention`
 
     def bind(self) -> None:
         """Make it the calling thread's current device, to which kernels are launched."""
@@ -34,11 +36,21 @@ class Device(Protocol):
         """Return memory that torch caches to the device, so that a larger block may be had."""
         ...
 
+    def capture(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Record what `run()` launches; the result launches it again over the same addresses, and
+        returns the same tensor each time.
+
+        Raises:
+            RuntimeError: it cannot be recorded.
+        """
+        ...
+
 
 class HostDevice:
     """The CPU: every thread runs on it, and its memory is counted elsewhere."""
 
     is_host = True
+    attention = "cpu"
 
     def bind(self) -> None:
         """Nothing to do."""
@@ -58,15 +70,21 @@ class HostDevice:
     def give_back(self) -> None:
         """Nothing to do."""
 
+    def capture(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """There is nothing to win: the function itself."""
+        return run
+
 
 class CudaDevice:
     """A GPU by torch's CUDA interface, which ROCm builds of torch have too."""
 
     is_host = False
+    attention = "triton"
 
     def __init__(self, device: torch.device) -> None:
         index = torch.cuda.current_device() if device.index is None else device.index
         self.device = torch.device("cuda", index)
+        self._pool: torch.cuda._POOL_HANDLE | None = None  # memory that all captured graphs share
 
     def bind(self) -> None:
         """Launches and captures of this thread go to this device from now on."""
@@ -94,6 +112,31 @@ class CudaDevice:
     def give_back(self) -> None:
         """Empty torch's cache of blocks."""
         torch.cuda.empty_cache()
+
+    def capture(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """A CUDA graph, warmed up on a side stream as capture requires.
+
+        Graphs of one device share their memory: the output of one is used up before the next is
+        replayed. Only this thread's calls are captured: a user's own CUDA work goes on meanwhile.
+        """
+        here = torch.cuda.current_stream(self.device)
+        beside = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        beside.wait_stream(here)
+        with torch.cuda.stream(beside):
+            for _ in range(2):
+                run()
+        here.wait_stream(beside)
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            out = run()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return out
+
+        return replay
 
 
 KINDS: dict[str, Callable[[torch.device], Device]] = {

@@ -5,8 +5,9 @@ It knows rows of logits and sampling parameters. It knows no branch and no tree.
 
 __all__ = [
     "counter_rng",
-    "gpu",
+    "device_sampler",
     "row",
+    "row_table",
     "sampler",
     "wide_rows",
 ]

@@ -1,4 +1,4 @@
-"""From logits to tokens, for all rows of a step at once.
+"""From logits to tokens, for all rows of a step at once, on the host; see also device_sampler.py.
 
 Greedy rows cost one argmax. Everything else (masks, penalties, temperature, truncation) touches
 only the rows that use it. A row's draw depends only on its logits, seed and position, so it is the
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from radixlang.protocol import TokenLogprob
-from radixlang.runtime.sampling import gpu as gpu_sampling
 from radixlang.runtime.sampling.counter_rng import uniform
 from radixlang.runtime.sampling.logits_functions import apply_functions
 from radixlang.runtime.sampling.row import GREEDY, Bias, SamplingRow
@@ -132,9 +131,6 @@ def _choose(logits: Tensor, rows: list[SamplingRow]) -> tuple[Tensor, Tensor]:
     """Tokens of rows that are not plain, and whether any was allowed; overwrites `logits`."""
     _apply_changes(logits, rows)
     _apply_penalties(logits, rows)
-    if logits.is_cuda and gpu_sampling.suits_kernel(rows):
-        _hold_back(logits, rows)
-        return gpu_sampling.choose(logits, rows)
     _apply_masks(logits, rows)
     _hold_back(logits, rows)
     best, token_ids = likeliest(logits)

@@ -7,6 +7,7 @@ were; so equality with eager steps shows that all a real graph needs is in them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,12 +15,15 @@ import torch
 from torch import Tensor
 
 from radixlang.kernels.attention import attend, plan_attention
+from radixlang.kernels.gpu import backend, work_units
 from radixlang.kernels.gpu.graph_plan import GraphPlan
+from radixlang.kernels.gpu.step_buffer import StepBuffer
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.tools.forests import level_forest
 from radixlang.runtime.cache.kv_cache import KVCache
+from radixlang.runtime.engine import cuda_graphs
 from radixlang.runtime.engine.cuda_graphs import DecodeGraphs
 
 HEADS, KV_HEADS, DIM = 4, 2, 16
@@ -27,6 +31,8 @@ HEADS, KV_HEADS, DIM = 4, 2, 16
 
 class TinyModel:
     """Two layers of attention, one of them windowed, over embedded tokens."""
+
+    config = SimpleNamespace(windows=(None, 6))
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -97,7 +103,7 @@ def test_replayed_steps_equal_eager_ones(branches: int) -> None:
     plan, plain = plan_of(batch), plan_of(batch)
     for step in range(4):
         ids = torch.arange(branches) + 3 * step
-        out = graphs.run(ids, plan)
+        out = graphs.run(ids.numpy(), plan)
         assert out is not None
         torch.testing.assert_close(out, eager(model, theirs, ids, plain), rtol=0, atol=1e-6)
         slots = num_slots + branches * step + np.arange(branches, dtype=np.int32)
@@ -114,7 +120,7 @@ def test_batches_of_one_bucket_share_a_graph_and_others_do_not() -> None:
     for branches, captures in ((4, 1), (3, 1), (2, 2), (4, 2)):
         plan = plan_of(level_forest((1, branches), (20, 4)))
         ids = torch.arange(branches)
-        out = graphs.run(ids, plan)
+        out = graphs.run(ids.numpy(), plan)
         assert out is not None
         torch.testing.assert_close(out, eager(model, theirs, ids, plan), rtol=0, atol=1e-6)
         assert graphs.captures == captures
@@ -123,22 +129,57 @@ def test_batches_of_one_bucket_share_a_graph_and_others_do_not() -> None:
 def test_new_tokens_beyond_one_a_branch_run_eagerly() -> None:
     graphs = DecodeGraphs(TinyModel(), caches(100)[0], capture)  # type: ignore[arg-type]
     plan = plan_of(level_forest((1, 2), (20, 4), num_queries=3))
-    assert graphs.run(torch.arange(6), plan) is None
+    assert graphs.run(np.arange(6), plan) is None
     assert graphs.captures == 0
 
 
-def test_a_step_too_large_for_its_buffers_runs_eagerly_and_is_captured_anew() -> None:
-    model, (mine, theirs) = TinyModel(), caches(1200, 480)
+def test_workloads_of_two_sizes_are_captured_once_each_however_often_they_alternate() -> None:
+    model, (mine, theirs) = TinyModel(), caches(1200, 1100)
     graphs = DecodeGraphs(model, mine, capture)  # type: ignore[arg-type]
-    small, large = (plan_of(level_forest((1, 2), lengths)) for lengths in ((20, 4), (400, 40)))
+    small, large = (level_forest((1, 2), lengths) for lengths in ((20, 4), (1000, 40)))
     ids = torch.arange(2)
-    assert graphs.run(ids, small) is not None
-    eager(model, theirs, ids, small)
-    assert graphs.run(ids, large) is None
-    out = graphs.run(ids, large)
-    assert out is not None
-    torch.testing.assert_close(out, eager(model, theirs, ids, large), rtol=0, atol=1e-6)
+    for batch in (small, large, small, large, small):
+        plan = plan_of(batch)
+        out = graphs.run(ids.numpy(), plan)
+        assert out is not None
+        torch.testing.assert_close(out, eager(model, theirs, ids, plan), rtol=0, atol=1e-6)
     assert graphs.captures == 2
+
+
+def test_the_graphs_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graphs, "MAX_GRAPHS", 2)
+    graphs = DecodeGraphs(TinyModel(), caches(100, 36)[0], capture)  # type: ignore[arg-type]
+    for branches, captures in ((1, 1), (2, 2), (1, 2), (4, 3), (1, 3), (2, 4)):
+        plan = plan_of(level_forest((1, branches), (20, 4)))
+        assert graphs.run(np.arange(branches), plan) is not None
+        assert graphs.captures == captures
+
+
+def test_only_rows_are_copied_while_the_same_branches_decode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[int | None] = []
+    reserve = 4
+    for module in (backend, work_units):
+        monkeypatch.setattr(module, "RESERVE", reserve)
+    send = StepBuffer.send
+    monkeypatch.setattr(
+        StepBuffer, "send", lambda self, size=None: (sizes.append(size), send(self, size))[1]
+    )
+    model, (mine, theirs) = TinyModel(), caches(400, 40)
+    graphs = DecodeGraphs(model, mine, capture)  # type: ignore[arg-type]
+    plan, plain = (plan_of(level_forest((1, 2), (30, 5))) for _ in range(2))
+    for step in range(reserve + 3):
+        ids = torch.arange(2) + step
+        sizes.clear()
+        out = graphs.run(ids.numpy(), plan)
+        assert out is not None
+        assert sizes == [None if step % reserve == 0 else 12]  # three rows of two int64
+        torch.testing.assert_close(out, eager(model, theirs, ids, plain), rtol=0, atol=1e-6)
+        slots = 40 + 2 * step + np.arange(2, dtype=np.int32)
+        plan.advance(slots)
+        plain.advance(slots)
+    assert graphs.captures == 1
 
 
 @pytest.mark.parametrize(
@@ -157,7 +198,7 @@ def test_a_failed_capture_is_said_once_and_decoding_goes_on(
     graphs = DecodeGraphs(model, mine, fail)  # type: ignore[arg-type]
     for branches in (4, 2, 4):
         plan = plan_of(level_forest((1, branches), (20, 4)))
-        assert graphs.run(torch.arange(branches), plan) is None
+        assert graphs.run(np.arange(branches), plan) is None
     assert attempts == [0]
     assert graphs.is_off
     (said,) = caplog.messages
@@ -176,6 +217,6 @@ def test_a_failed_capture_drops_the_graphs_before_it() -> None:
 
     graphs = DecodeGraphs(model, mine, once)  # type: ignore[arg-type]
     small, large = (plan_of(level_forest((1, n), (20, 4))) for n in (2, 4))
-    assert graphs.run(torch.arange(2), small) is not None
-    assert graphs.run(torch.arange(4), large) is None
-    assert graphs.run(torch.arange(2), small) is None  # its memory went back
+    assert graphs.run(np.arange(2), small) is not None
+    assert graphs.run(np.arange(4), large) is None
+    assert graphs.run(np.arange(2), small) is None  # its memory went back

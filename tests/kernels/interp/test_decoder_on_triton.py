@@ -79,7 +79,7 @@ def test_hidden_states_are_those_of_the_cpu(case: str) -> None:
     ids = torch.tensor([5, 9, 60])
     expected = model.forward(ids, plain.positions, plain, on_cpu)
     found = model.forward(ids, triton.positions, triton, eager)
-    replayed = DecodeGraphs(model, static, capture).run(ids, triton)
+    replayed = DecodeGraphs(model, static, capture).run(ids.numpy(), triton)
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
     torch.testing.assert_close(replayed, expected, rtol=0, atol=2e-6)
     for layer in range(config.num_layers):

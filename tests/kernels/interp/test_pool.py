@@ -13,7 +13,7 @@ from radixlang.kernels.gpu import backend
 from radixlang.kernels.gpu import launch as gpu
 from radixlang.kernels.gpu import work_units as units
 from radixlang.kernels.gpu.device_plan import CapacityError
-from radixlang.kernels.gpu.graph_plan import GraphPlan, bucket_of
+from radixlang.kernels.gpu.graph_plan import DecodeStep, GraphPlan, bucket_of
 from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.plan import AttentionPlan
@@ -204,9 +204,9 @@ def test_deterministic_tails_grow_into_the_cut_of_a_plan_built_anew() -> None:
         batch = later(batch, slots)
 
 
-def graph_for(plan: AttentionPlan, **sizes: int) -> GraphPlan:
-    room = {"num_tokens": 8, "num_slots": 4000, "num_units": 64, "num_parts": 64, **sizes}
-    return GraphPlan(plan, **room)
+def step_of(batch: TreeBatch) -> DecodeStep:
+    plan = plan_of(batch)
+    return DecodeStep(plan, [(None, 4)], np.arange(plan.num_tokens))
 
 
 def plan_of(batch: TreeBatch) -> AttentionPlan:
@@ -217,14 +217,15 @@ def test_a_captured_plan_serves_smaller_batches_and_pads_with_zeros() -> None:
     """A larger plan first, so that stale units and rows would show in the smaller ones."""
     forests = [
         level_forest((1, 8), (300, 9)),
-        level_forest((1, 3), (70, 5)),
-        level_forest((1,), (9,)),
+        level_forest((1, 5), (70, 5)),
+        level_forest((6,), (9,)),
     ]
-    graph = graph_for(plan_of(forests[0]))
+    graph = GraphPlan(step_of(forests[0]))
     for batch in forests:
         count = len(batch.branch_segment)
         k_pool, v_pool = poisoned_pool(batch, 1, 16)
-        graph.load(plan_of(batch))
+        graph.load(step_of(batch))
+        assert graph.input_ids.tolist() == [*range(count), *[0] * (8 - count)]
         q = torch.full((8, 2, 16), torch.nan)
         k, v = torch.full((2, 8, 1, 16), torch.nan)
         q[:count], k[:count], v[:count] = 1.0, torch.randn(count, 1, 16), torch.randn(count, 1, 16)
@@ -234,15 +235,13 @@ def test_a_captured_plan_serves_smaller_batches_and_pads_with_zeros() -> None:
         assert (out[count:] == 0).all()
 
 
-def test_a_graph_captured_for_int8_serves_steps_with_and_without() -> None:
-    cold, warm = cold_prefix(4, (300, 9)), level_forest((1, 2), (70, 5))
-    graph = GraphPlan(
-        plan_of(cold), num_tokens=4, num_slots=4000, num_units=64, num_parts=64, quantized=True
-    )
-    for batch in (cold, dataclasses.replace(warm, segment_quantized=np.zeros(3, np.bool_)), cold):
+def test_a_graph_captured_for_int8_reads_both_precisions() -> None:
+    first, second = cold_prefix(4, (300, 9)), cold_prefix(3, (70, 5))
+    graph = GraphPlan(step_of(first))
+    for batch in (first, second, first):
         count = len(batch.branch_segment)
         pool, mixed_k, mixed_v = half_cold(batch, 1, 16)
-        graph.load(plan_of(batch))
+        graph.load(step_of(batch))
         q, (k, v) = torch.randn(4, 2, 16), torch.randn(2, 4, 1, 16)
         out = attend(q, k, v, pool, graph, AttentionOptions(0.25))
         mixed_k[graph.new_slots[:count]], mixed_v[graph.new_slots[:count]] = k[:count], v[:count]
@@ -252,14 +251,25 @@ def test_a_graph_captured_for_int8_serves_steps_with_and_without() -> None:
 
 
 def test_a_plan_beyond_the_capacity_is_refused() -> None:
-    graph = graph_for(plan_of(level_forest((1, 3), (70, 5))))
-    with pytest.raises(CapacityError, match="up to 8 branches"):
-        graph.load(plan_of(level_forest((1, 9), (70, 5))))
-    with pytest.raises(CapacityError, match="decode steps"):
-        graph.load(plan_of(level_forest((1, 2), (70, 5), num_queries=2)))
-    graph.device_plan(None, 4)
+    graph = GraphPlan(step_of(level_forest((1, 3), (70, 5))))
+    with pytest.raises(CapacityError, match="up to 4 branches"):
+        graph.load(step_of(level_forest((1, 9), (70, 5))))
+    with pytest.raises(ValueError, match="decode steps"):
+        step_of(level_forest((1, 2), (70, 5), num_queries=2))
     with pytest.raises(CapacityError, match="room for"):
-        graph.load(plan_of(level_forest((1, 3), (7000, 5))))
+        graph.load(step_of(level_forest((1, 3), (7000, 5))))
+
+
+def test_a_shape_has_room_for_its_step_and_no_more_than_twice_that() -> None:
+    for branches, length in ((3, 70), (40, 900), (200, 5000)):
+        step = step_of(level_forest((1, branches), (length, 5)))
+        (cut,) = step.units.values()
+        shape = step.shape
+        assert shape.num_tokens >= branches
+        assert len(cut.slots) <= shape.num_slots
+        assert max(len(part.units) for part in cut.lists) <= shape.num_units
+        assert cut.num_parts <= shape.num_parts
+        assert not shape.slot_level or shape.num_slots < 2 * len(cut.slots) + 1
 
 
 def test_buckets_cover_every_batch_size() -> None:

@@ -16,10 +16,14 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """Two devices of 64 MiB; models on the CPU count as being on cuda:1."""
     fake = FakeCuda()
     fake.install(monkeypatch)
-    monkeypatch.setitem(
-        devices.KINDS, "cpu", lambda device: devices.CudaDevice(torch.device("cuda:1"))
-    )
+    monkeypatch.setitem(devices.KINDS, "cpu", lambda device: MeteredDevice(torch.device("cuda:1")))
     return fake
+
+
+class MeteredDevice(devices.CudaDevice):
+    """The real class over the fake, with attention on the CPU."""
+
+    attention = "cpu"
 
 
 class MeteredModel:
