@@ -21,7 +21,8 @@ class RuntimeConfig:
     Args:
         device: "cpu", "cuda", "cuda:1" or "auto", which takes a GPU if there is one.
         dtype: "float32", "float16", "bfloat16" or "auto".
-        quantization: "int8", None for the checkpoint's own values, or "auto".
+        quantization: "file" for a GGUF file's own blocks, "int8", None for the checkpoint's own
+            values, or "auto"; see load_model.
         kv_dtype: of the cache: "float32", "float16", "bfloat16" or "auto"; see load_model.
         context_length: most tokens of a prompt and its generation together.
         page_size: tokens of a page of the KV pool, 1 to 256.

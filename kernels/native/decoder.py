@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from radixlang.kernels.native.attention import DTYPES, NativeAttentionPlan
-from radixlang.kernels.native.library import Float, Int, Library, Long, Pointer
+from radixlang.kernels.native.grouped import GroupedWeight
+from radixlang.kernels.native.library import Bits, Float, Int, Library, Long, Pointer
 from radixlang.kernels.options import AttentionOptions
 
 LARGEST = 127.0  # the largest quantized value
@@ -93,6 +94,7 @@ class Weight:
         quantized, scale = quantized.contiguous(), (scale / LARGEST).float().contiguous()
         new = library.function("rl_weight_new", Pointer, Pointer, Pointer, Long, Long)
         self._free = library.function("rl_weight_free", None, Pointer)
+        self._checksum = library.function("rl_weight_checksum", Bits, Pointer)
         self._product = library.function(
             "rl_product", Int, Pointer, Pointer, Long, Pointer, Int
         )  # fmt: skip
@@ -112,6 +114,11 @@ class Weight:
         if self._product(self.address, quantized.data_ptr(), rows, out.data_ptr(), threads):
             raise MemoryError(f"no memory for a product of {rows} rows")
         return out
+
+    @property
+    def checksum(self) -> int:
+        """64 bits that differ if a bit of the weight does."""
+        return int(self._checksum(self.address))
 
     def __del__(self) -> None:
         if getattr(self, "address", None):
@@ -139,6 +146,7 @@ class DenseWeight:
         values = values.contiguous()
         new = library.function("rl_dense_new", Pointer, Pointer, Int, Long, Long)
         self._free = library.function("rl_weight_free", None, Pointer)
+        self._checksum = library.function("rl_weight_checksum", Bits, Pointer)
         self._rows = library.function("rl_dense_rows", None, Pointer, Pointer, Long, Pointer, Int)
         self._product = library.function(
             "rl_dense_product", Int, Pointer, Pointer, Long, Pointer, Int
@@ -171,12 +179,17 @@ class DenseWeight:
         """The values [out_features, in_features] as they were given."""
         return self.rows(torch.arange(self.out_features))
 
+    @property
+    def checksum(self) -> int:
+        """64 bits that differ if a bit of the weight does."""
+        return int(self._checksum(self.address))
+
     def __del__(self) -> None:
         if getattr(self, "address", None):
             self._free(self.address)
 
 
-AnyWeight = Weight | DenseWeight
+AnyWeight = Weight | DenseWeight | GroupedWeight
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from radixlang.kernels.native.library import Int, Library, Long, Pointer
+from radixlang.kernels.native.library import Bits, Int, Library, Long, Pointer
 
 # GGUF's numbers of the block types that the library multiplies: weights and bytes of a block
 BLOCKS = {
@@ -52,10 +52,12 @@ class GroupedWeight:
 
     def __init__(self, library: Library, parts: Sequence[StoredRows]) -> None:
         self._free = library.function("rl_weight_free", None, Pointer)
+        self._checksum = library.function("rl_weight_checksum", Bits, Pointer)
         self._parts: list[int] = []
         self._product = library.function(
             "rl_grouped_product", Int, Pointer, Pointer, Long, Pointer, Int
         )
+        self._rows = library.function("rl_grouped_rows", None, Pointer, Pointer, Long, Pointer)
         append = library.function("rl_weight_append", None, Pointer, Pointer)
         size = library.function("rl_weight_bytes", Long, Pointer)
         self.in_features = parts[0].width if parts and parts[0].kind in BLOCKS else 0
@@ -94,6 +96,21 @@ class GroupedWeight:
         if self._product(self.address, x.data_ptr(), rows, out.data_ptr(), threads):
             raise MemoryError(f"no memory for a product of {rows} rows")
         return out
+
+    def rows(self, numbers: Tensor) -> Tensor:
+        """Rows [n, in_features] in float32 of a weight of one part, by their numbers [n]."""
+        numbers = numbers.to(torch.int64).contiguous()
+        most = self.out_features if len(self._parts) == 1 else 0
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < most:
+            raise IndexError(f"rows {numbers.tolist()} of a weight that has {most} of one part")
+        out = torch.empty((len(numbers), self.in_features))
+        self._rows(self.address, numbers.data_ptr(), len(numbers), out.data_ptr())
+        return out
+
+    @property
+    def checksum(self) -> int:
+        """64 bits that differ if a bit of a part does."""
+        return int(self._checksum(self.address))
 
     def __del__(self) -> None:
         for address in getattr(self, "_parts", ()):

@@ -135,6 +135,42 @@ void pack_block(const Weight& weight, const Stored& stored, const Format& format
   }
 }
 
+// The 32 weights of one column's group as `read_group` has them, from the planes.
+void unpack_group(const Format& format, const uint8_t* low, const uint8_t* high, int64_t column,
+                  uint8_t* out) {
+  for (int i = 0; i < 32; ++i) {
+    const int64_t r = i / 4, at = 4 * column + i % 4;
+    if (format.bits == 8) {
+      out[i] = low[64 * r + at];
+      continue;
+    }
+    int bits = low[r / 2 * 64 + at] >> r % 2 * 4 & 15;
+    if (format.bits == 5) bits |= (high[at] >> r & 1) << 4;
+    if (format.bits == 6) bits |= (high[r / 4 * 64 + at] >> r % 4 * 2 & 3) << 4;
+    out[i] = static_cast<uint8_t>(bits);
+  }
+}
+
+void read_row(const Weight& weight, int64_t row, float* out) {
+  const Format format = format_of(weight.kind);
+  const int64_t groups = weight.in / kGroup, block = row / 16, column = row % 16;
+  Params params;
+  for (int64_t group = 0; group < groups; ++group) {
+    const int64_t in_unit = group % kUnit, at = block * groups + group;
+    if (!in_unit)
+      read_params(weight, block, group / kUnit, groups - group < kUnit ? groups - group : kUnit,
+                  params);
+    uint8_t own[32];
+    unpack_group(format, weight.tiles + at * format.low_bytes, weight.high + at * format.high_bytes,
+                 column, own);
+    for (int i = 0; i < 32; ++i) {
+      const int64_t part = in_unit * format.halves + i / 16 * (format.halves - 1);
+      const float value = params.scale[part][column] * static_cast<float>(own[i] - format.centre);
+      out[group * kGroup + i] = format.centre ? value : value + params.least[part][column];
+    }
+  }
+}
+
 }  // namespace
 }  // namespace rl
 
@@ -159,6 +195,11 @@ rl::Weight* rl_grouped_new(int kind, const uint8_t* blocks, const int64_t* order
   return new rl::Weight(weight);
 } catch (const std::bad_alloc&) {
   return nullptr;
+}
+
+// Rows of a weight in float32, by their numbers [count], to out [count, in].
+void rl_grouped_rows(const rl::Weight* weight, const int64_t* numbers, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i) rl::read_row(*weight, numbers[i], out + i * weight->in);
 }
 
 // Lets a product of `weight` have the columns of `behind` behind its own. Both stay the caller's.

@@ -18,6 +18,7 @@ Pointer = ctypes.c_void_p
 Int = ctypes.c_int
 Long = ctypes.c_int64
 Float = ctypes.c_float
+Bits = ctypes.c_uint64
 CType: TypeAlias = "type[ctypes._CDataType]"  # c_int, a pointer, a structure
 log = logging.getLogger("radixlang.kernels")
 _loaded: dict[tuple[Path, str], Library] = {}

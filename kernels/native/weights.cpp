@@ -132,6 +132,22 @@ int64_t rl_weight_bytes(const rl::Weight* weight) {
   return static_cast<int64_t>(weight->bytes + sizeof(*weight));
 }
 
+// A number that differs if a bit of a weight does, or of those behind it; as good as certainly.
+uint64_t rl_weight_checksum(const rl::Weight* weight) {
+  uint64_t state[4] = {1, 2, 3, 4};
+  for (; weight; weight = weight->behind)
+    for (std::size_t i = 0; i + 32 <= weight->bytes; i += 32)
+      for (int lane = 0; lane < 4; ++lane) {
+        uint64_t word;
+        std::memcpy(&word, weight->tiles + i + 8 * lane, 8);
+        state[lane] = (state[lane] ^ word) * 0x9e3779b97f4a7c15u;
+        state[lane] ^= state[lane] >> 29;
+      }
+  uint64_t all = 0;
+  for (uint64_t lane : state) all = (all ^ lane) * 0xbf58476d1ce4e5b9u;
+  return all;
+}
+
 // The levels [out, in] that were packed.
 void rl_weight_read(const rl::Weight* weight, int8_t* levels) {
   for (int64_t column = 0; column < weight->out; ++column)

@@ -23,6 +23,7 @@ from radixlang.runtime.models.decoder import (
 )
 from radixlang.runtime.models.linear import (
     DenseLinear,
+    GroupedLinear,
     Linear,
     NativeLinear,
     RmsNorm,
@@ -198,8 +199,8 @@ def build_decoder(
             library,
             config,
             shape_of(config),
-            [_native_layer(config, index, layer) for index, layer in enumerate(layers)],
-            _native_head(head, norm, config),
+            [native_layer(config, index, layer) for index, layer in enumerate(layers)],
+            native_head(head, norm, config),
         )
     return Decoder(config, layers, embed, norm, head, device=device, native=native)
 
@@ -212,7 +213,7 @@ def _make_linear(library: Library | None, dtype: torch.dtype, device: torch.devi
     return TransposedLinear if transposed else DenseLinear
 
 
-def _native_layer(config: ModelConfig, index: int, layer: DecoderLayer) -> native_decoder.Layer:
+def native_layer(config: ModelConfig, index: int, layer: DecoderLayer) -> native_decoder.Layer:
     """A layer, whose projections are native, for the library."""
     (qkv, qkv_bias), (o, o_bias) = _parts(layer.qkv), _parts(layer.o)
     (gate_up, gate_up_bias), (down, down_bias) = _parts(layer.gate_up), _parts(layer.down)
@@ -236,13 +237,13 @@ def _gain(norm: RmsNorm | None) -> torch.Tensor | None:
     return None if norm is None else norm.gain
 
 
-def _native_head(linear: Linear, norm: RmsNorm, config: ModelConfig) -> native_decoder.Head:
+def native_head(linear: Linear, norm: RmsNorm, config: ModelConfig) -> native_decoder.Head:
     weight, bias = _parts(linear)
     return native_decoder.Head(weight, norm.gain, bias, config.logit_soft_cap)
 
 
-def _parts(linear: Linear) -> tuple[DenseWeight, torch.Tensor | None]:
-    assert isinstance(linear, NativeLinear)
+def _parts(linear: Linear) -> tuple[native_decoder.AnyWeight, torch.Tensor | None]:
+    assert isinstance(linear, (NativeLinear, GroupedLinear))
     return linear.weight, linear.bias
 
 

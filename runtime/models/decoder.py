@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from radixlang.kernels.attention import StepPlan, attend
 from radixlang.kernels.layer_kv import KVLayers, LayerKV
 from radixlang.kernels.native.decoder import DenseWeight
+from radixlang.kernels.native.grouped import GroupedWeight
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.runtime.adapters.lora import LoraAdapter, LowRank
@@ -102,6 +103,19 @@ class PackedEmbedding:
     def rows(self) -> torch.Tensor:
         """The table, a copy."""
         return self.weight.unpacked()
+
+    def __call__(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.weight.rows(input_ids)
+
+
+class GroupedEmbedding:
+    """Rows of a native weight in a file's own blocks [vocab_size, hidden_size], also the head."""
+
+    __slots__ = ("num_bytes", "weight")
+
+    def __init__(self, weight: GroupedWeight) -> None:
+        self.weight = weight
+        self.num_bytes = weight.num_bytes
 
     def __call__(self, input_ids: torch.Tensor) -> torch.Tensor:
         return self.weight.rows(input_ids)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from radixlang.kernels.native.decoder import DenseWeight
+from radixlang.kernels.native.grouped import GroupedWeight
 
 
 class Linear(Protocol):
@@ -81,6 +82,21 @@ class NativeLinear:
     def rows(self) -> torch.Tensor:
         """The weight as [out_features, in_features], a copy."""
         return self.weight.unpacked()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.weight(x)
+        return out if self.bias is None else out.add_(self.bias)
+
+
+class GroupedLinear:
+    """The same with a weight in a file's own blocks; x is rounded to 8 bits by groups."""
+
+    __slots__ = ("bias", "num_bytes", "weight")
+
+    def __init__(self, weight: GroupedWeight, bias: torch.Tensor | None = None) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.num_bytes = weight.num_bytes + (0 if bias is None else bias.nbytes)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         out = self.weight(x)

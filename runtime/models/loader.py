@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from radixlang.errors import ModelFormatError, ParameterError
+from radixlang.kernels.native.library import Library
 from radixlang.progress import doing
 from radixlang.runtime.models.assemble import build_decoder
 from radixlang.runtime.models.config import (
@@ -22,6 +23,7 @@ from radixlang.runtime.models.config import (
 from radixlang.runtime.models.families import BY_NAME
 from radixlang.runtime.models.gguf.config import eos_ids, gguf_config
 from radixlang.runtime.models.gguf.file import GgufFile
+from radixlang.runtime.models.gguf.grouped import build_grouped_decoder, can_group
 from radixlang.runtime.models.gguf.tokenizer import gguf_tokenizer
 from radixlang.runtime.models.gguf.weights import GgufWeights
 from radixlang.runtime.models.int8.build import MEASURED_FAMILIES, build_int8_decoder
@@ -43,7 +45,8 @@ if TYPE_CHECKING:
 
 
 LoadedParts = tuple[CausalModel, str | None]
-QUANTIZATIONS = ("auto", "int8", None)
+QUANTIZATIONS = ("auto", "file", "int8", None)
+FROM_BLOCKS_BYTES = 1 << 29  # files from which "auto" serves their own blocks
 _DTYPES = {
     "float32": torch.float32,
     "float16": torch.float16,
@@ -71,10 +74,13 @@ def load_model(
             the network), or None for the default model, SmolLM2-135M-Instruct.
         device: "cpu", "cuda", "cuda:1" or "auto".
         dtype: "float32", "float16", "bfloat16" or "auto": float32 on a CPU, bfloat16 on a GPU.
-        quantization: "int8" holds the linear layers in 8 bits on a CPU; None keeps the
-            checkpoint's own values in `dtype`; "auto" is "int8" for a GGUF file that is quantised
-            already, of a family where that was measured to change next to nothing, else None.
-        kv_dtype: of keys and values in the cache. "auto" is `dtype`, but "bfloat16" with 8-bit
+        quantization: "file" multiplies on a CPU with a GGUF file's own 4- to 8-bit blocks, in as
+            much memory as the file takes; "int8" holds the linear layers in 8 bits, which for small
+            models are faster where many tokens are computed at once; None keeps the checkpoint's
+            own values in `dtype`. "auto" is "file" for a quantised GGUF file of 512 MiB or more
+            and "int8" for a smaller one, if its family is one where both were measured to change
+            next to nothing, else None.
+        kv_dtype: of keys and values in the cache. "auto" is `dtype`, but "bfloat16" with quantized
             weights where the native library runs them or the CPU multiplies bfloat16 tiles (AMX);
             "bfloat16" and "float16" can be had with float32 on any CPU, and take half the memory.
         context_length: most tokens of a prompt and its generation together.
@@ -87,7 +93,9 @@ def load_model(
     target = _device(device)
     chosen = _dtype(dtype, target)
     if quantization not in QUANTIZATIONS:
-        raise ParameterError(f"quantization must be 'auto', 'int8' or None, got {quantization!r}")
+        raise ParameterError(
+            f"quantization must be 'auto', 'file', 'int8' or None, got {quantization!r}"
+        )
     path = locate(name_or_path)
     _check_kv_dtype(kv_dtype, chosen, target)
     wanted = _Wanted(target, chosen, quantization, kv_dtype, context_length)
@@ -113,22 +121,46 @@ class _Wanted:
         self, config: ModelConfig, source: WeightSource, path: Path, *, coarse: bool
     ) -> LoadedParts:
         """The decoder, and the quantization it got; `coarse`: its weights have few bits already."""
-        can_int8 = self.device.type == "cpu" and self.dtype == "float32"
-        if self.quantization == "int8" and not can_int8:
-            raise ParameterError(
-                f"quantization='int8' runs on a CPU in float32, not on {self.device.type} in "
-                f"{self.dtype}; pass quantization=None"
-            )
-        auto = self.quantization == "auto" and coarse and config.family in MEASURED_FAMILIES
-        is_int8 = self.quantization == "int8" or (auto and can_int8)
         library = native_library() if self.device.type == "cpu" else None
-        config = self.with_kv_dtype(config, halves=is_int8 and (library is not None or has_amx()))
-        if is_int8:
-            store = RowStore.of(path)
-            return build_int8_decoder(config, source, store, library=library), "int8"
+        chosen = self._chosen(config, source, path, library, coarse=coarse)
+        halves = chosen is not None and (library is not None or has_amx())
+        config = self.with_kv_dtype(config, halves=halves)
+        if chosen == "file" and library is not None and isinstance(source, GgufWeights):
+            return build_grouped_decoder(config, source, library), chosen
+        if chosen == "int8":
+            return build_int8_decoder(config, source, RowStore.of(path), library=library), chosen
         dtype = _DTYPES[self.dtype]
         decoder = build_decoder(config, source, dtype=dtype, device=self.device, library=library)
         return decoder, None
+
+    def _chosen(
+        self, config: ModelConfig, source: WeightSource, path: Path, library: Library | None,
+        *, coarse: bool,
+    ) -> str | None:  # fmt: skip
+        """The quantization that a model gets; ParameterError where it cannot be served so."""
+        is_possible = self.device.type == "cpu" and self.dtype == "float32"
+        has_blocks = isinstance(source, GgufWeights) and can_group(config, source)
+        if self.quantization == "auto":
+            if not (is_possible and coarse and config.family in MEASURED_FAMILIES):
+                return None
+            is_large = path.is_file() and path.stat().st_size >= FROM_BLOCKS_BYTES
+            return "file" if is_large and has_blocks and library is not None else "int8"
+        if self.quantization is not None and not is_possible:
+            raise ParameterError(
+                f"quantization={self.quantization!r} runs on a CPU in float32, not on "
+                f"{self.device.type} in {self.dtype}; pass quantization=None"
+            )
+        if self.quantization == "file" and not has_blocks:
+            raise ParameterError(
+                f"{path}: quantization='file' serves a GGUF file whose matrices are of Q4_0, Q4_1, "
+                "Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K or floats; pass 'int8' or None"
+            )
+        if self.quantization == "file" and library is None:
+            raise ParameterError(
+                "quantization='file' needs the native library, and there is none: no C++ compiler "
+                "was found, or RADIXLANG_NATIVE is empty. Install g++ or clang++, or pass 'int8'"
+            )
+        return self.quantization
 
     def with_kv_dtype(self, config: ModelConfig, *, halves: bool) -> ModelConfig:
         """The configuration with the cache's dtype decided; `halves`: bfloat16 by default."""

@@ -120,7 +120,7 @@ class LoadedModel:
     Attributes:
         generation_defaults: sampling values of the model's generation_config.json, such as
             temperature and top_p, under our parameter names.
-        quantization: "int8", or None for the checkpoint's own precision.
+        quantization: "file", "int8", or None for the checkpoint's own precision.
     """
 
     model: CausalModel

@@ -9,6 +9,7 @@ from dataclasses import asdict
 import numpy as np
 import torch
 
+from radixlang.kernels.native.decoder import AnyWeight
 from radixlang.runtime.cache.radix_tree import Namespace
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.model import CausalModel, LoadedModel
@@ -23,8 +24,9 @@ _SAMPLES = 4096  # values hashed of each tensor, in addition to its sum
 def fingerprint_of(loaded: LoadedModel, namespace: Namespace) -> Fingerprint:
     """The fingerprint of a model as it is loaded here, its arithmetic included.
 
-    Weights are hashed by the sum and 4,096 evenly spread values of every tensor, 8-bit ones by
-    the scales of all their rows: two checkpoints that agree in all of these are taken as one.
+    Weights are hashed by the sum and 4,096 evenly spread values of every tensor, those that torch
+    packs in 8 bits by the scales of all their rows: two checkpoints that agree in all of these are
+    taken as one. Those of the native library are hashed bit by bit.
     """
     config = loaded.config
     return Fingerprint(
@@ -71,6 +73,9 @@ def _tensors(found: object, label: str, seen: set[int]) -> Iterator[tuple[str, t
             yield label, found
     elif isinstance(found, np.ndarray) and found.dtype.kind in "biuf":
         yield label, torch.from_numpy(np.array(found))
+    elif isinstance(found, AnyWeight):
+        halves = divmod(found.checksum, 1 << 32)
+        yield f"{label}.checksum", torch.tensor(halves)
     elif isinstance(found, torch.nn.Module):
         yield from ((f"{label}.{name}", value) for name, value in found.named_parameters())
     elif isinstance(found, (list, tuple)):

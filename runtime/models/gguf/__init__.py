@@ -1,11 +1,12 @@
 """GGUF files: metadata, tensors, configuration and tokenizer.
 
-It knows the file format and our names of weights. It knows no arithmetic of a decoder.
+It knows the file format and our names of weights; of a decoder only which matrices it has.
 """
 
 __all__ = [
     "config",
     "file",
+    "grouped",
     "tokenizer",
     "weights",
 ]

@@ -84,10 +84,18 @@ class GgufFile:
         info = self.tensors[name]
         return np.frombuffer(self._view, np.uint8, info.num_bytes, info.offset)
 
-    def release_pages(self) -> None:
-        """Release the memory of pages that were read; they are mapped again when next read."""
-        if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
-            self._mapped.madvise(mmap.MADV_DONTNEED)
+    def release_pages(self, name: str | None = None) -> None:
+        """Release the memory of a tensor's pages, or of all that were read.
+
+        They are mapped again when next read.
+        """
+        if not hasattr(mmap, "MADV_DONTNEED"):  # on Windows
+            return
+        if name is None:
+            return self._mapped.madvise(mmap.MADV_DONTNEED)
+        info = self.tensors[name]
+        start = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
+        self._mapped.madvise(mmap.MADV_DONTNEED, start, info.offset + info.num_bytes - start)
 
     def _read_header(self) -> tuple[int, int]:
         magic = bytes(self._take(4, "magic number"))

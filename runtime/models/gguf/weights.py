@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from radixlang.errors import ModelFormatError
+from radixlang.kernels.native.grouped import BLOCKS, StoredRows
 from radixlang.runtime.models.families import BY_GGUF
 from radixlang.runtime.models.gguf.file import BLOCK_TYPES, GgufFile
 
@@ -29,6 +30,7 @@ _PARTS = {
     "gate_up": "ffn_up",  # Phi-3 keeps the fused matrix under the name of its second half
     "down": "ffn_down",
 }
+FLOATS = ("F32", "F16", "BF16")
 _OUTER = {"embed": "token_embd", "norm": "output_norm", "head": "output"}
 _LAYER_NAME = re.compile(r"layers\.(\d+)\.(\w+)\.(weight|bias)")
 
@@ -61,11 +63,28 @@ class GgufWeights:
         info = self._file.tensors[stored]
         return dequantize(self._file.data(stored), info.type_id).view(info.shape)
 
+    @property
+    def can_serve_blocks(self) -> bool:
+        """Whether every matrix is in blocks that the native library multiplies, or in floats."""
+        kinds = {info.type_id for info in self._file.tensors.values()}
+        return all(kind in BLOCKS or BLOCK_TYPES[kind][0] in FLOATS for kind in kinds)
+
+    def stored(self, name: str) -> StoredRows | None:
+        """A matrix in the file's own blocks; None where it is none of these or not there."""
+        info = self._file.tensors.get(gguf_name(name))
+        if info is None or info.type_id not in BLOCKS or len(info.shape) != 2:
+            return None
+        return StoredRows(info.type_id, self._file.data(info.name).reshape(info.shape[0], -1))
+
+    def release(self, name: str) -> None:
+        """Release the memory of the mapped pages of a tensor that was read."""
+        self._file.release_pages(gguf_name(name))
+
     def lookup(self, name: str) -> BlockEmbedding | None:
         """An embedding over the blocks of a quantised matrix; None if it is not quantised."""
         stored = gguf_name(name)
         info = self._file.tensors.get(stored)
-        if info is None or info.type_name in ("F32", "F16", "BF16"):
+        if info is None or info.type_name in FLOATS:
             return None
         blocks = torch.from_numpy(self._file.data(stored)).view(info.shape[0], -1)
         return BlockEmbedding(blocks, info.type_id)
@@ -106,7 +125,7 @@ def dequantize(raw: NDArray[np.uint8], type_id: int) -> torch.Tensor:
     package, which does the others.
     """
     name, _, num_block_bytes = BLOCK_TYPES[type_id]
-    if name in ("F32", "F16", "BF16"):
+    if name in FLOATS:
         dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[name]
         return torch.from_numpy(raw).view(dtype).float().clone()
     blocks = torch.from_numpy(raw).view(-1, num_block_bytes)

@@ -95,6 +95,18 @@ def test_rows_come_in_the_order_that_is_asked_for(native: Library) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_rows_are_those_that_were_stored(every_native: list[Library], kind: int) -> None:
+    blocks = stored(kind, 40, 512)
+    numbers = torch.tensor([3, 39, 16, 3])
+    for library in every_native:
+        weight = GroupedWeight(library, [StoredRows(kind, blocks)])
+        assert torch.equal(weight.rows(numbers), dequantised(kind, blocks)[numbers])
+        assert weight.rows(numbers[:0]).shape == (0, 512)
+        with pytest.raises(IndexError, match=r"\[40\] of a weight that has 40"):
+            weight.rows(torch.tensor([40]))
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_weight_takes_as_many_bytes_as_are_stored(native: Library, kind: int) -> None:
     blocks = stored(kind, 64, 1024)
     product = GroupedWeight(native, [StoredRows(kind, blocks)])
@@ -111,6 +123,20 @@ def test_a_row_that_is_not_finite_is_lost_as_a_whole_and_alone(
         found = GroupedWeight(library, [StoredRows(12, stored(12, 20, 256))])(x)
         assert found.isnan().any(1).tolist() == [False, False, False, False, True, False]
         assert found[4].isnan().all()
+
+
+@pytest.mark.parametrize("at", [0, 17, 16 * 288 - 1])
+def test_a_checksum_is_of_every_bit_and_the_same_on_every_set(
+    every_native: list[Library], at: int
+) -> None:
+    blocks = stored(2, 16, 512)
+    changed = blocks.copy()
+    changed.reshape(-1)[at] ^= 128
+    parts = [StoredRows(8, stored(8, 3, 512)), StoredRows(2, blocks)]
+    sums = {GroupedWeight(library, parts).checksum for library in every_native}
+    other = [parts[0], StoredRows(2, changed)]
+    assert len(sums) == 1
+    assert GroupedWeight(every_native[0], other).checksum not in sums
 
 
 def test_blocks_of_another_kind_are_refused(native: Library) -> None:

@@ -15,7 +15,11 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from radixlang.errors import ModelFormatError
+from radixlang.errors import ModelFormatError, ParameterError
+from radixlang.kernels.plan.tree_batch import chain
+from radixlang.runtime.cache.kv_cache import KVCache
+from radixlang.runtime.cache.radix_tree import Namespace
+from radixlang.runtime.models import loader
 from radixlang.runtime.models.assemble import build_decoder
 from radixlang.runtime.models.config import from_transformers
 from radixlang.runtime.models.families import FAMILIES, ModelFamily
@@ -24,6 +28,8 @@ from radixlang.runtime.models.gguf.file import BLOCK_TYPES, GgufFile
 from radixlang.runtime.models.gguf.weights import GgufWeights, dequantize
 from radixlang.runtime.models.int8.build import build_int8_decoder
 from radixlang.runtime.models.loader import load_model
+from radixlang.runtime.models.model import plan_for
+from radixlang.runtime.saved_prefixes.fingerprint import fingerprint_of
 
 SHAPE = {
     "vocab_size": 97,
@@ -78,9 +84,17 @@ def random_model(make_random_model: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def write_gguf(
-    path: Path, model: Any, *, skip: str = "", extra: dict[str, Any] | None = None
+    path: Path,
+    model: Any,
+    *,
+    skip: str = "",
+    extra: dict[str, Any] | None = None,
+    kinds: dict[str, str] | None = None,
 ) -> None:
-    """Write a transformers model as llama.cpp's converter would, with a byte vocabulary."""
+    """Write a transformers model as llama.cpp's converter would, with a byte vocabulary.
+
+    `kinds`: block types of matrices by parts of their names, "" of all others; floats without it.
+    """
     config = model.config
     arch = ARCHITECTURES.get(config.model_type, config.model_type)
     writer = gguf.GGUFWriter(path, arch)
@@ -101,11 +115,20 @@ def write_gguf(
         writer.add_uint32(key, value)
     for name, tensor in converted(model, arch).items():
         if not (skip and name.startswith(skip)):
-            writer.add_tensor(name, tensor.numpy().copy())
+            add_tensor(writer, name, tensor, kinds)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def add_tensor(writer: Any, name: str, tensor: torch.Tensor, kinds: dict[str, str] | None) -> None:
+    part = next((part for part in kinds or () if part in name), None)
+    if part is None or kinds is None or tensor.dim() != 2 or kinds[part] == "F32":
+        writer.add_tensor(name, tensor.numpy().copy())
+        return
+    kind = gguf.GGMLQuantizationType[kinds[part]]
+    writer.add_tensor(name, gguf.quantize(tensor.numpy(), kind), raw_dtype=kind)
 
 
 def add_rope(writer: Any, config: Any, head_dim: int) -> None:
@@ -174,6 +197,71 @@ def test_logits_equal_transformers(
     found = forest(loaded.config).shared_prefix_logits(loaded.model, ids, 14)
     torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-4)
     assert loaded.eos_token_ids == (0,)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_own_blocks_give_nearly_the_logits_of_their_float32(
+    random_model: Callable[..., Any], case: str, tmp_path: Path, forest: Callable[..., Any]
+) -> None:
+    """Each family, four block types and floats in one file; the native step beside plain torch."""
+    kinds = {"attn_v": "Q8_0", "attn_q.": "Q4_1", "ffn_down": "Q5_0", "attn_output": "F32",
+             "token_embd": "Q5_1", "": "Q4_0"}  # fmt: skip
+    write_gguf(tmp_path / "tiny.gguf", random_model(*CASES[case]), kinds=kinds)
+    exact = load_model(tmp_path / "tiny.gguf", quantization=None)
+    loaded = load_model(tmp_path / "tiny.gguf", quantization="file", kv_dtype="float32")
+    assert loaded.quantization == "file"
+    ids = torch.randint(0, 97, (2, 24), generator=torch.Generator().manual_seed(1))
+    ids[:, :14] = ids[0, :14]
+    found, expected = (
+        forest(each.config).shared_prefix_logits(each.model, ids, 14) for each in (loaded, exact)
+    )
+    rounding = (found - expected).norm() / expected.norm()
+    plan = plan_for(loaded.model, chain((0, 24), 0), backend="reference")
+    kv = KVCache(24, loaded.config.num_layers, loaded.config.num_kv_heads, loaded.config.head_dim,
+                 dtype=torch.float32, device=torch.device("cpu"))  # fmt: skip
+    hidden = loaded.model.forward(ids[0], plan.positions, plan, kv)
+    again = loaded.model.logits(hidden)
+    assert 1e-3 < rounding < 0.1
+    assert (again - found[0]).norm() < 1e-3 * again.norm()
+
+
+def test_own_blocks_that_are_not_served_are_refused_by_name(
+    random_model: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, random_model("LlamaConfig", {"intermediate_size": 72}))
+    with pytest.raises(ParameterError, match=r"tiny\.gguf: quantization='file' serves.*Q4_K"):
+        load_model(path, quantization="file")
+    write_gguf(path, random_model("LlamaConfig", {}), kinds={"": "Q4_0"})
+    with pytest.raises(ParameterError, match=r"on a CPU in float32, not on cpu in bfloat16"):
+        load_model(path, quantization="file", dtype="bfloat16")
+    monkeypatch.setenv("RADIXLANG_NATIVE", "")
+    with pytest.raises(ParameterError, match="needs the native library, and there is none"):
+        load_model(path, quantization="file")
+
+
+def test_a_large_file_is_served_from_its_own_blocks_by_default(
+    random_model: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, random_model("LlamaConfig", {}), kinds={"": "Q4_0"})
+    assert load_model(path).quantization == "int8"
+    monkeypatch.setattr(loader, "FROM_BLOCKS_BYTES", 1000)
+    assert load_model(path).quantization == "file"
+
+
+def test_own_blocks_that_differ_have_another_fingerprint(
+    random_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    path, prints = tmp_path / "tiny.gguf", []
+    write_gguf(path, random_model("LlamaConfig", {}), kinds={"": "Q4_0"})
+    for _ in range(2):
+        loaded = load_model(path, quantization="file")
+        prints.append(fingerprint_of(loaded, Namespace("")).weights)
+        content = bytearray(path.read_bytes())
+        content[GgufFile(path).tensors["blk.3.ffn_down.weight"].offset + 20] ^= 1
+        path.write_bytes(content)
+    assert prints[0] != prints[1]
 
 
 IN_GGUF = [family for family in FAMILIES if family.gguf]

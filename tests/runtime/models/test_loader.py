@@ -277,7 +277,7 @@ def test_no_tokenizer(folder: Path, tmp_path: Path) -> None:
     [
         ({"dtype": "int3"}, "dtype must be auto, float32"),
         ({"device": "abacus"}, "device 'abacus' is unknown"),
-        ({"quantization": "int2"}, "quantization must be 'auto', 'int8' or None"),
+        ({"quantization": "int2"}, "quantization must be 'auto', 'file', 'int8' or None"),
     ],
 )
 def test_unknown_options(options: dict[str, Any], problem: str) -> None:

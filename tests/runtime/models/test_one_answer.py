@@ -55,7 +55,7 @@ def threads() -> Iterator[None]:
 
 @pytest.mark.model
 @pytest.mark.parametrize("seed", [None, 7], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("quantization", ["int8", None])
+@pytest.mark.parametrize("quantization", ["int8", "file", None])
 def test_one_answer_cold_warm_in_company_chunked_and_with_drafts(
     library: Library, threads: None, seed: int | None, quantization: str | None
 ) -> None:
