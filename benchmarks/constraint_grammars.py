@@ -15,7 +15,7 @@ import numpy as np
 
 from radixlang.constraints.specs import Grammar, Regex, match
 from radixlang.errors import ConstraintError
-from radixlang.runtime.constraints.matcher import ConstraintCompiler
+from radixlang.runtime.constraints.compiled import ConstraintCompiler
 from radixlang.runtime.constraints.vocabulary import Vocabulary
 
 NUM_WALKS = 5_000

@@ -17,7 +17,7 @@ import lark
 
 from radixlang.constraints.specs import Grammar
 from radixlang.errors import ConstraintError
-from radixlang.runtime.constraints.matcher import ConstraintCompiler
+from radixlang.runtime.constraints.compiled import ConstraintCompiler
 from radixlang.runtime.constraints.vocabulary import Vocabulary
 
 Row = tuple[str, str, str]

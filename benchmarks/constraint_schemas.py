@@ -13,8 +13,8 @@ from typing import Any, Literal, TypeAlias
 
 from radixlang.constraints.specs import JsonSchema, Match, canonical_json
 from radixlang.errors import ConstraintError
+from radixlang.runtime.constraints.compiled import ConstraintCompiler
 from radixlang.runtime.constraints.explain import explain_text
-from radixlang.runtime.constraints.matcher import ConstraintCompiler
 from radixlang.runtime.constraints.vocabulary import Vocabulary
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

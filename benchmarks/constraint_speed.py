@@ -14,7 +14,8 @@ import numpy as np
 from benchmarks.constraint_schemas import DATA, MASKBENCH
 from radixlang.constraints.specs import JsonSchema, Regex, canonical_json
 from radixlang.errors import ConstraintError
-from radixlang.runtime.constraints.matcher import CompiledConstraint, ConstraintCompiler, MaskWorker
+from radixlang.runtime.constraints.compiled import CompiledConstraint, ConstraintCompiler
+from radixlang.runtime.constraints.mask_worker import MaskWorker
 from radixlang.runtime.constraints.vocabulary import Vocabulary
 from radixlang.runtime.runtime import Runtime
 from radixlang.sampling_params import SamplingParams

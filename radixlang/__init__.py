@@ -137,7 +137,7 @@ _HOMES = {
 }
 hooks.bind(
     explain_graph="radixlang.explain.dry_run",
-    match_text="radixlang.runtime.constraints.matcher",
+    match_text="radixlang.runtime.constraints.compiled",
 )
 _HOME = {name: f"radixlang.{home}" for home, names in _HOMES.items() for name in names.split()}
 

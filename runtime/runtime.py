@@ -39,7 +39,7 @@ from radixlang.runtime.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from radixlang.runtime.constraints.matcher import CompiledConstraint
+    from radixlang.runtime.constraints.compiled import CompiledConstraint
 
 
 class Runtime:
@@ -154,7 +154,7 @@ class Runtime:
 
     def compile_constraint(self, spec: object) -> CompiledConstraint:
         """Compile a constraint specification for this model's vocabulary (cached by content)."""
-        from radixlang.runtime.constraints.matcher import compile_constraint
+        from radixlang.runtime.constraints.compiled import compile_constraint
 
         loaded = self._loaded
         return compile_constraint(

@@ -4,12 +4,16 @@ It knows specifications and a vocabulary. It knows no branch, no step and no mem
 """
 
 __all__ = [
+    "compiled",
     "completion",
+    "engine_errors",
     "explain",
     "grammar",
     "json_spelling",
     "lowering",
+    "mask_worker",
     "matcher",
+    "next_text",
     "regular_completion",
     "schema",
     "time_limit",

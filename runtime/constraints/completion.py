@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -14,15 +14,13 @@ from radixlang.errors import ConstraintError, IncompleteError
 from radixlang.runtime.constraints.explain import consume_longest
 from radixlang.runtime.constraints.grammar.pattern import Pattern, chars, negate
 from radixlang.runtime.constraints.lowering import regular_pattern
+from radixlang.runtime.constraints.matcher import Matcher
 from radixlang.runtime.constraints.regular_completion import MAX_CLOSING_BYTES, shortest_ending
 from radixlang.runtime.constraints.schema.strings import string_patterns
 from radixlang.runtime.constraints.time_limit import within
 from radixlang.runtime.constraints.vocabulary import Vocabulary
 
-if TYPE_CHECKING:
-    from radixlang.runtime.constraints.matcher import Matcher
-
-Choose: TypeAlias = "Callable[[Matcher], list[bytes]]"
+Choose: TypeAlias = Callable[[Matcher], list[bytes]]
 MAX_CLOSING_S = 1.0
 MAX_SIMPLE_BYTES = 64
 MAX_NOVEL_STEPS = 400
@@ -77,11 +75,11 @@ def _closing(matcher: Matcher, data: bytes) -> bytes | None:
     """
     if matcher.is_complete:
         return b""
-    pattern, vocabulary = regular_pattern(matcher.compiled.spec), matcher.compiled.vocabulary
+    pattern, vocabulary = regular_pattern(matcher.source.spec), matcher.source.vocabulary
     if pattern is not None:
         return shortest_ending(vocabulary, pattern, data, _preference)
     ways: list[tuple[Choose, int]] = [(_choices, MAX_SIMPLE_BYTES)]
-    if patterns := string_patterns(matcher.compiled.spec):
+    if patterns := string_patterns(matcher.source.spec):
         ways.append((_Completing(patterns), MAX_CLOSING_BYTES))
     ways += [(_choices, MAX_CLOSING_BYTES), (_Novel(), MAX_CLOSING_BYTES)]
     found = (_within_limits(matcher, choose, most) for choose, most in ways)
@@ -146,7 +144,7 @@ class _Completing:
         if begun is None or b'"' in plain:
             return plain
         if begun not in self._known:
-            self._known[begun] = self._endings(begun, matcher.compiled.vocabulary)
+            self._known[begun] = self._endings(begun, matcher.source.vocabulary)
         whole = [e for e in self._known[begun] if matcher.num_valid(e) == len(e)]
         return [*whole, *plain]
 

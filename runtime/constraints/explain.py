@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import Protocol
 
 from radixlang.constraints.specs import Capture, Constraint, JsonSchema, Match, Sequence
 from radixlang.errors import ConstraintError, UnsupportedConstraintError
 from radixlang.runtime.constraints.json_spelling import as_masks_write
+from radixlang.runtime.constraints.matcher import Matcher
 
-if TYPE_CHECKING:
-    from radixlang.runtime.constraints.matcher import CompiledConstraint, Matcher
-
-MAX_LISTED = 12
 _CHUNK = 4096
 
 
-def explain_text(compiled: CompiledConstraint, text: str) -> Match:
+class Compiled(Protocol):
+    """A compiled constraint, as matching a finished text needs it."""
+
+    spec: Constraint
+
+    def matcher(self) -> Matcher: ...
+    def check(self, text: str) -> None: ...
+    def captures(self, text: str) -> dict[str, str]: ...
+
+
+def explain_text(compiled: Compiled, text: str) -> Match:
     """The match of a text with a byte-level constraint, in any spelling of JSON."""
     found = _explained(compiled, text)
     if found.status == "rejected" and isinstance(compiled.spec, JsonSchema):
@@ -30,16 +35,16 @@ def explain_text(compiled: CompiledConstraint, text: str) -> Match:
     return found
 
 
-def _explained(compiled: CompiledConstraint, text: str) -> Match:
+def _explained(compiled: Compiled, text: str) -> Match:
     matcher = compiled.matcher()
     data = text.encode("utf-8", "surrogatepass")
     taken = consume_longest(matcher, data)
     if taken < len(data):
         position = len(data[:taken].decode("utf-8", "ignore"))
         matcher = _at_character(compiled, data, taken)
-        return Match("rejected", position, describe_next(matcher))
+        return Match("rejected", position, matcher.describe_next())
     if not matcher.is_complete:
-        return Match("incomplete", len(text), describe_next(matcher))
+        return Match("incomplete", len(text), matcher.describe_next())
     try:
         compiled.check(text)
     except ConstraintError as error:
@@ -71,7 +76,7 @@ def _may_follow(matcher: Matcher, byte: int) -> bool:
     return bool(int(row[byte // 32]) >> byte % 32 & 1) and matcher.num_valid([byte]) == 1
 
 
-def _at_character(compiled: CompiledConstraint, data: bytes, taken: int) -> Matcher:
+def _at_character(compiled: Compiled, data: bytes, taken: int) -> Matcher:
     """A matcher before the character at which the text becomes invalid."""
     while taken < len(data) and taken > 0 and data[taken] & 0xC0 == 0x80:
         taken -= 1
@@ -80,49 +85,8 @@ def _at_character(compiled: CompiledConstraint, data: bytes, taken: int) -> Matc
     return matcher
 
 
-def describe_next(matcher: Matcher) -> str:
-    """What may come next, in words."""
-    try:
-        row = matcher.allowed_row()
-    except ConstraintError as error:
-        return str(error)
-    forced = b"".join(
-        matcher.compiled.vocabulary.token_bytes[token] for token in matcher.forced_tokens()
-    ).decode("utf-8", "ignore")
-    if forced:
-        return repr(forced)
-    parts = _first_characters(row, matcher.compiled.vocabulary.token_bytes)
-    if matcher.is_complete:
-        parts.append("the end")
-    return " or ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)
-
-
-def _first_characters(row: np.ndarray, token_bytes: list[bytes]) -> list[str]:
-    bits = np.unpackbits(row.view(np.uint8), bitorder="little")[: len(token_bytes)]
-    firsts = {piece[0] for i in np.flatnonzero(bits) if (piece := token_bytes[i])}
-    parts = _ranges(sorted(code for code in firsts if code < 0x80))
-    if any(code >= 0x80 for code in firsts):
-        parts.append("a character beyond ASCII")
-    return parts if len(parts) <= MAX_LISTED else [*parts[:MAX_LISTED], "…"]
-
-
-def _ranges(codes: list[int]) -> list[str]:
-    """'a'–'z' for runs of three or more."""
-    runs: list[list[int]] = []
-    for code in codes:
-        if runs and code == runs[-1][1] + 1:
-            runs[-1][1] = code
-        else:
-            runs.append([code, code])
-    parts = []
-    for low, high in runs:
-        ends = [repr(chr(low)), repr(chr(high))]
-        parts.extend([ends[0]] if low == high else ends if high == low + 1 else ["–".join(ends)])
-    return parts
-
-
 def capture_parts(
-    spec: Constraint, text: str, compile_bytes: Callable[[Constraint], CompiledConstraint]
+    spec: Constraint, text: str, compile_bytes: Callable[[Constraint], Compiled]
 ) -> dict[str, str]:
     """The variables of a Sequence's captures; each part takes as much text as it can."""
     if not isinstance(spec, Sequence) or not any(isinstance(p, Capture) for p in spec.parts):
@@ -144,7 +108,7 @@ def capture_parts(
 
 def _split(
     parts: tuple[str | Constraint | Capture, ...], data: bytes, start: int,
-    compile_bytes: Callable[[Constraint], CompiledConstraint],
+    compile_bytes: Callable[[Constraint], Compiled],
     failed: dict[tuple[int, int], None],
 ) -> list[int] | None:  # fmt: skip
     """Where each part ends, the first part being as long as possible; None if nowhere."""
@@ -164,7 +128,7 @@ def _ends(
     part: str | Constraint | Capture,
     data: bytes,
     start: int,
-    compile_bytes: Callable[[Constraint], CompiledConstraint],
+    compile_bytes: Callable[[Constraint], Compiled],
 ) -> list[int]:
     """Every position where a part that begins at `start` can end."""
     if isinstance(part, str):

@@ -21,10 +21,11 @@ from radixlang.constraints.specs import (
     Tools,
 )
 from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
-from radixlang.runtime.constraints.grammar.lowering import NO_FORCING, ParseTree, lower_grammar
+from radixlang.runtime.constraints.grammar.finished_text import ParseTree
+from radixlang.runtime.constraints.grammar.lowering import NO_FORCING, lower_grammar
 from radixlang.runtime.constraints.grammar.pattern import (
+    LiteralText,
     Pattern,
-    Text,
     alt,
     cat,
     chars,
@@ -153,7 +154,7 @@ def _regular(spec: Regex | Choices | str) -> Pattern:
     _checked_size("".join(options))
     for option in options:
         _refuse_surrogates(option)
-    return alt(*map(Text, options))
+    return alt(*map(LiteralText, options))
 
 
 def _refuse_surrogates(text: str) -> None:
@@ -197,7 +198,7 @@ def _tools(spec: Tools, grammars: Grammars) -> Lowered:
         head = _call_head(spec, tool.name)
         lines.append(f"HEAD{index}: {to_terminal(head)}")
         lines.append(f"call{index}: HEAD{index} {grammars.add(arguments.body)}")
-    tail = cat(_blanks(spec.whitespace), Text("}" + spec.end))
+    tail = cat(_blanks(spec.whitespace), LiteralText("}" + spec.end))
     calls = " | ".join(f"call{index}" for index in range(len(spec.tools)))
     top = [f"start: ({calls}) TAIL", f"TAIL: {to_terminal(tail)}", *lines, ""]
     return Lowered({"lark_grammar": "\n".join(top)}, tuple(ignored))
@@ -208,9 +209,9 @@ def _call_head(spec: Tools, name: str) -> Pattern:
     blanks = _blanks(spec.whitespace)
     tokens = ["{", json.dumps(spec.name_key), ":", json.dumps(name), ",",
               json.dumps(spec.arguments_key), ":"]  # fmt: skip
-    parts: list[Pattern] = [Text(spec.begin)]
+    parts: list[Pattern] = [LiteralText(spec.begin)]
     for token in tokens:
-        parts += [Text(token), blanks]
+        parts += [LiteralText(token), blanks]
     return cat(*parts)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from radixlang.runtime.constraints.grammar.pattern import (
     ANY_CHAR,
+    LiteralText,
     Pattern,
-    Text,
     both,
     cat,
     repeat,
@@ -39,7 +39,7 @@ def shortest_ending(
     """
 
     def attempt(limit: int) -> bytes | None:
-        begun = Text(data.decode("utf-8", "ignore"))
+        begun = LiteralText(data.decode("utf-8", "ignore"))
         bounded = both(pattern, cat(begun, repeat(char, 0, limit)))
         return _lead(vocabulary, bounded, data, order)
 

@@ -44,7 +44,7 @@ from radixlang.runtime.scheduling.sequence import TokenIds
 from radixlang.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from radixlang.runtime.constraints.matcher import CompiledConstraint
+    from radixlang.runtime.constraints.compiled import CompiledConstraint
 
 T = TypeVar("T")
 NO_TOKENS: TokenIds = np.empty(0, np.int32)

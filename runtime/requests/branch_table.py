@@ -45,7 +45,7 @@ from radixlang.runtime.text.token_healing import Healer, Unstable
 from radixlang.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from radixlang.runtime.constraints.matcher import CompiledConstraint
+    from radixlang.runtime.constraints.compiled import CompiledConstraint
 
 Later = Callable[[Callable[[], None]], None]
 

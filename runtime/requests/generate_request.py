@@ -39,7 +39,8 @@ from radixlang.runtime.text.token_healing import Unstable
 from radixlang.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from radixlang.runtime.constraints.matcher import CompiledConstraint, Matcher
+    from radixlang.runtime.constraints.compiled import CompiledConstraint
+    from radixlang.runtime.constraints.matcher import Matcher
 
 MAX_DRAFT_S = 0.02  # seconds of checking one draft by a constraint; if slower, no more drafts
 
@@ -406,7 +407,8 @@ class GenerateJob(Job):
         elif matcher.is_complete:
             self.judge = partial(constraint.check, text) if constraint.has_check else None
         elif constraint.finish == "close" and reason in ("length", "stopped"):
-            self.judge, self._closes = matcher.close, True
+            self.judge = partial(constraint.close, matcher.text_bytes())
+            self._closes = True
         else:
             raise self._incomplete(reason)
 

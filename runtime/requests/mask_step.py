@@ -9,7 +9,7 @@ from radixlang.runtime.requests.generate_request import GenerateJob
 from radixlang.runtime.scheduling.sequence import TokenSequence
 
 if TYPE_CHECKING:
-    from radixlang.runtime.constraints.matcher import MaskWorker
+    from radixlang.runtime.constraints.mask_worker import MaskWorker
 
 
 class Masks:
@@ -35,7 +35,7 @@ class Masks:
         if not self._jobs:
             return
         if self._worker is None:
-            from radixlang.runtime.constraints.matcher import MaskWorker
+            from radixlang.runtime.constraints.mask_worker import MaskWorker
 
             self._worker = MaskWorker()
         matchers = [job.matcher for job in self._jobs if job.matcher is not None]

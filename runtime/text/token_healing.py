@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from radixlang.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from radixlang.runtime.constraints.matcher import CompiledConstraint
+    from radixlang.runtime.constraints.compiled import CompiledConstraint
 
 MAX_REMEMBERED = 64  # candidates under a constraint; they are up to 0.3 MB
 

@@ -22,10 +22,8 @@ ONE_CLASS = {
 }
 # What is left of old circles: sets of packages, and packages whose files are in one.
 PACKAGE_CIRCLES_LEFT: list[set[str]] = []
-FILE_CIRCLES_LEFT = [
-    {"runtime.constraints"},
-]
-NAMES_LEFT = {"Text"}
+FILE_CIRCLES_LEFT: list[set[str]] = []
+NAMES_LEFT: set[str] = set()
 
 Arrows = Mapping[str, Set[str]]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from radixlang.errors import UnsupportedConstraintError
-from radixlang.runtime.constraints.grammar.pattern import Chars, Pattern, Text, chars
+from radixlang.runtime.constraints.grammar.pattern import Chars, LiteralText, Pattern, chars
 from radixlang.runtime.constraints.grammar.regex_items import (
     NEWLINE,
     Argument,
@@ -85,7 +85,7 @@ def _set(character: Pattern) -> Chars:
         return character
     return (
         chars((ord(c), ord(c)) for c in character.value)
-        if isinstance(character, Text)
+        if isinstance(character, LiteralText)
         else Chars(())
     )
 

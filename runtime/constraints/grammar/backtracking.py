@@ -14,10 +14,10 @@ from radixlang.runtime.constraints.grammar.pattern import (
     And,
     Cat,
     Chars,
+    LiteralText,
     Not,
     Pattern,
     Repeat,
-    Text,
     chars,
     is_nullable,
 )
@@ -38,7 +38,7 @@ def backtracks(pattern: Pattern, is_followed: bool = False) -> bool:
         is_followed: something must follow it.
     """
     match pattern:
-        case Text() | Chars():
+        case LiteralText() | Chars():
             return False
         case Cat(parts):
             last = max((i for i, part in enumerate(parts) if not is_nullable(part)), default=0)
@@ -62,7 +62,7 @@ def backtracks(pattern: Pattern, is_followed: bool = False) -> bool:
 def _is_ambiguous(body: Pattern) -> bool:
     """Whether repetitions of a body may be split in more than one way."""
     match body:
-        case Text() | Chars():
+        case LiteralText() | Chars():
             return False
         case Alt(options):
             return any(map(_is_ambiguous, options)) or _begin_alike(options)
@@ -96,13 +96,13 @@ def _is_set_apart(part: Pattern, parts: tuple[Pattern, ...]) -> bool:
 def _begin_alike(options: tuple[Pattern, ...]) -> bool:
     """Whether two options can begin with the same character and continue as the repetition."""
     if len(options) > MAX_COMPARED:
-        return not all(isinstance(option, Text) for option in options)
+        return not all(isinstance(option, LiteralText) for option in options)
     first = chars(r for option in options for r in first_characters(option).ranges)
     return any(_alike(x, y, first) for x, y in combinations(options, 2))
 
 
 def _alike(x: Pattern, y: Pattern, first: Chars) -> bool:
-    if not (isinstance(x, Text) and isinstance(y, Text)):
+    if not (isinstance(x, LiteralText) and isinstance(y, LiteralText)):
         return overlap(first_characters(x), first_characters(y))
     short, long = sorted((x.value, y.value), key=len)
     rest = long[len(short) :] if long.startswith(short) else ""

@@ -8,10 +8,10 @@ from radixlang.runtime.constraints.grammar.pattern import (
     And,
     Cat,
     Chars,
+    LiteralText,
     Not,
     Pattern,
     Repeat,
-    Text,
     chars,
     is_nullable,
 )
@@ -32,8 +32,8 @@ def last_characters(pattern: Pattern) -> Chars:
 def _at_edge(pattern: Pattern, step: int) -> Chars:
     """Read forwards (1) or backwards (-1): the characters that can come first."""
     match pattern:
-        case Text(value):
-            return alphabet(Text(value[::step][:1]))
+        case LiteralText(value):
+            return alphabet(LiteralText(value[::step][:1]))
         case Chars():
             return pattern
         case Cat(parts):
@@ -56,7 +56,7 @@ def _at_edge(pattern: Pattern, step: int) -> Chars:
 def alphabet(pattern: Pattern) -> Chars:
     """A superset of the characters in texts of the pattern."""
     match pattern:
-        case Text(value):
+        case LiteralText(value):
             return chars((ord(char), ord(char)) for char in value)
         case Chars():
             return pattern

@@ -4,38 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TypeAlias
+from functools import cached_property, partial
 
-import lark
-from lark.exceptions import LarkError, UnexpectedInput
 from lark.grammar import Rule
 
 from radixlang.constraints.specs import Grammar
 from radixlang.errors import (
-    ConstraintError,
     InvalidConstraintError,
 )
+from radixlang.runtime.constraints.grammar.finished_text import (
+    FinishedText,
+    ParseTree,
+    check_outside,
+)
 from radixlang.runtime.constraints.grammar.loading import (
-    MAX_EARLEY_CHARS,
     LoadedGrammar,
     load,
 )
 from radixlang.runtime.constraints.grammar.pattern import NOTHING, Pattern, to_terminal
-from radixlang.runtime.constraints.grammar.subprocess_check import check_outside
 from radixlang.runtime.constraints.grammar.terminals import (
     LoweredTerminals,
     ignored_text,
     lower_terminals,
 )
 from radixlang.runtime.constraints.grammar.unbounded import may_force
-from radixlang.runtime.constraints.time_limit import within
 
-MAX_CHECK_S = 2.0
 NO_FORCING = '%llguidance {"no_forcing": true}'
 
 Expansion = tuple[str, ...]
-ParseTree: TypeAlias = "lark.Tree[lark.Token]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +67,12 @@ def lower_grammar(spec: Grammar) -> LoweredGrammar:
     terminals = lower_terminals(loaded)
     writer = _Writer(loaded, terminals)
     parser = FinishedText(loaded)
+    check = partial(check_outside, spec) if loaded.slow else parser.check
     return LoweredGrammar(
         "\n".join(writer.lines()),
         writer.forces,
         tuple(terminals.warnings),
-        None if loaded.slow and not terminals.warnings else parser.check,
+        None if loaded.slow and not terminals.warnings else check,
         parser.tree,
         parser.captures,
     )
@@ -181,80 +178,3 @@ def _ends(expansion: Expansion, ending: set[str]) -> bool:
 
 def _options(expansions: list[Expansion]) -> str:
     return " | ".join(" ".join(expansion) or '""' for expansion in expansions)
-
-
-class FinishedText:
-    """lark's parse of a finished text: LALR first, then Earley if it is allowed and affordable."""
-
-    def __init__(self, loaded: LoadedGrammar) -> None:
-        self.loaded = loaded
-
-    def tree(self, text: str) -> ParseTree:
-        """lark's tree.
-
-        Raises:
-            ConstraintError: lark cannot parse the text.
-        """
-        parsers = [p for p in (self.loaded.lalr, self.loaded.earley) if p is not None]
-        error: Exception | None = None
-        for parser in parsers:
-            if parser is self.loaded.earley and len(text) > MAX_EARLEY_CHARS:
-                if error is None:
-                    raise ConstraintError(
-                        f"the text has {len(text):,} characters, too many for an Earley parse "
-                        f"(at most {MAX_EARLEY_CHARS:,}); make the grammar LALR"
-                    )
-                break
-            try:
-                return parser.parse(text)
-            except (LarkError, RecursionError) as failure:
-                error = error or failure
-        raise ConstraintError(f"lark does not parse the finished text: {_brief(error, text)}")
-
-    def check(self, text: str) -> None:
-        """Raise a ConstraintError if lark cannot parse a text in time."""
-        if self.loaded.slow:
-            check_outside(self.loaded.spec, text)
-            return
-        try:
-            within(MAX_CHECK_S, lambda: self.tree(text))
-        except TimeoutError as error:
-            raise ConstraintError(
-                f"lark's parse of the finished text is too slow: {error}"
-            ) from None
-
-    def captures(self, text: str) -> dict[str, str]:
-        """The text of the first node of each captured name."""
-        if not self.loaded.spec.captures:
-            return {}
-        tree = self.tree(text)
-        found: dict[str, str] = {}
-        for node in _in_order(tree):
-            name, span = _span(node)
-            if name in self.loaded.spec.captures and span is not None:
-                found.setdefault(name, text[span[0] : span[1]])
-        return found
-
-
-def _in_order(tree: ParseTree) -> Iterator[ParseTree | lark.Token]:
-    todo: list[ParseTree | lark.Token] = [tree]
-    while todo:
-        node = todo.pop()
-        yield node
-        if isinstance(node, lark.Tree):
-            todo.extend(reversed(node.children))
-
-
-def _span(node: ParseTree | lark.Token) -> tuple[str, tuple[int, int] | None]:
-    if isinstance(node, lark.Tree):
-        empty = getattr(node.meta, "empty", True)
-        return str(node.data), None if empty else (node.meta.start_pos, node.meta.end_pos)
-    if isinstance(node, lark.Token):
-        return str(node.type), (int(node.start_pos or 0), int(node.end_pos or 0))
-    return "", None
-
-
-def _brief(error: Exception | None, text: str) -> str:
-    if isinstance(error, UnexpectedInput):
-        return f"line {error.line}, column {error.column}\n{error.get_context(text)}"
-    return str(error)

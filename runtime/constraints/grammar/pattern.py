@@ -15,7 +15,7 @@ _SURROGATES = (0xD800, 0xDFFF)
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class LiteralText:
     """Exactly these characters."""
 
     value: str
@@ -66,9 +66,9 @@ class Not:
     body: Pattern
 
 
-Pattern: TypeAlias = "Text | Chars | Cat | Alt | Repeat | And | Not"
+Pattern: TypeAlias = "LiteralText | Chars | Cat | Alt | Repeat | And | Not"
 
-EMPTY = Text("")
+EMPTY = LiteralText("")
 NOTHING = Alt(())
 
 
@@ -116,7 +116,7 @@ def cat(*parts: Pattern) -> Pattern:
         if part == NOTHING:
             return NOTHING
         for piece in part.parts if isinstance(part, Cat) else (part,):
-            if isinstance(piece, Text):
+            if isinstance(piece, LiteralText):
                 letters.append(piece.value)
                 continue
             flat.extend(_joined(letters))
@@ -130,7 +130,7 @@ def cat(*parts: Pattern) -> Pattern:
 
 def _joined(letters: list[str]) -> list[Pattern]:
     text = "".join(letters)
-    return [Text(text)] if text else []
+    return [LiteralText(text)] if text else []
 
 
 def alt(*options: Pattern) -> Pattern:
@@ -168,7 +168,7 @@ def prefix_free(body: Pattern) -> Pattern:
 def min_width(pattern: Pattern) -> int:
     """Least characters of a match (a lower bound if there is a complement)."""
     match pattern:
-        case Text(value):
+        case LiteralText(value):
             return len(value)
         case Chars():
             return 1
@@ -187,7 +187,7 @@ def min_width(pattern: Pattern) -> int:
 def size(pattern: Pattern) -> int:
     """Positions of a pattern with its bounded repetitions expanded."""
     match pattern:
-        case Text(value):
+        case LiteralText(value):
             return len(value)
         case Chars():
             return 1
@@ -204,7 +204,7 @@ def size(pattern: Pattern) -> int:
 def is_nullable(pattern: Pattern) -> bool:
     """Whether the empty text matches."""
     match pattern:
-        case Text(value):
+        case LiteralText(value):
             return not value
         case Chars():
             return False
@@ -223,7 +223,7 @@ def is_nullable(pattern: Pattern) -> bool:
 def is_plain(pattern: Pattern) -> bool:
     """Whether it is an ordinary regex, without conjunction and complement."""
     match pattern:
-        case Text() | Chars():
+        case LiteralText() | Chars():
             return True
         case Cat(parts) | Alt(parts):
             return all(map(is_plain, parts))
@@ -261,7 +261,7 @@ def conjuncts(pattern: Pattern) -> list[Pattern]:
 def to_regex(pattern: Pattern) -> str:
     """A plain pattern as a Rust regex; every special character is escaped."""
     match pattern:
-        case Text(value):
+        case LiteralText(value):
             return "".join(map(_escape, value)) or "(?:)"
         case Chars(ranges):
             return _class(ranges)
@@ -281,7 +281,7 @@ def to_regex(pattern: Pattern) -> str:
 def _grouped(pattern: Pattern, repeated: bool = False) -> str:
     text = to_regex(pattern)
     is_atom = isinstance(pattern, (Chars, Alt)) or (
-        isinstance(pattern, Text) and len(pattern.value) == 1
+        isinstance(pattern, LiteralText) and len(pattern.value) == 1
     )
     return f"(?:{text})" if not is_atom and (repeated or isinstance(pattern, Repeat)) else text
 

@@ -12,8 +12,8 @@ from radixlang.runtime.constraints.grammar.pattern import (
     NOTHING,
     Alt,
     Chars,
+    LiteralText,
     Pattern,
-    Text,
     cat,
     chars,
     repeat,
@@ -142,7 +142,7 @@ def _label(mask: int, sets: list[Chars]) -> _Way:
     """The characters of some classes."""
     body = chars(r for number, each in enumerate(sets) if mask >> number & 1 for r in each.ranges)
     (low, high), *more = body.ranges
-    return _Way(Text(chr(low)) if low == high and not more else body, 1)
+    return _Way(LiteralText(chr(low)) if low == high and not more else body, 1)
 
 
 def _eliminated(ways: _Edges, ends: set[int]) -> Pattern:

@@ -19,8 +19,8 @@ from radixlang.runtime.constraints.grammar.pattern import (
     MAX_CODE_POINT,
     NOTHING,
     Chars,
+    LiteralText,
     Pattern,
-    Text,
     chars,
     negate,
 )
@@ -86,7 +86,7 @@ def _literal(code: int, flags: int) -> Pattern:
         folded = _fold(chars([(code, code)]), flags)
         if folded.ranges != ((code, code),):
             return folded
-    return Text(chr(code)) if chars([(code, code)]).ranges else NOTHING
+    return LiteralText(chr(code)) if chars([(code, code)]).ranges else NOTHING
 
 
 def _char_class(items: Iterable[tuple[Op, Argument]], flags: int) -> Chars:

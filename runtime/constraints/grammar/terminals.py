@@ -29,10 +29,10 @@ from radixlang.runtime.constraints.grammar.pattern import (
     And,
     Cat,
     Chars,
+    LiteralText,
     Not,
     Pattern,
     Repeat,
-    Text,
     alt,
     both,
     cat,
@@ -100,7 +100,7 @@ def lower_terminals(loaded: LoadedGrammar) -> LoweredTerminals:
 def _translate(loaded: LoadedGrammar, terminal: TerminalDef) -> tuple[Pattern, list[str]]:
     pattern = terminal.pattern
     if isinstance(pattern, PatternStr) and not pattern.flags:
-        return Text(pattern.value), []
+        return LiteralText(pattern.value), []
     try:
         found = translate(pattern.to_regexp(), whole=False)
     except UnsupportedConstraintError as error:
@@ -196,7 +196,7 @@ def _takes_keyword(regex: TerminalDef, keyword: str) -> bool:
 def _may_share_start(left: Pattern, right: Pattern) -> bool:
     """Whether texts of both may begin alike; exact if one is a single text."""
     a, b = first_characters(left), first_characters(right)
-    if isinstance(left, Text) and isinstance(right, Text):
+    if isinstance(left, LiteralText) and isinstance(right, LiteralText):
         return right.value.startswith(left.value)
     return any(l1 <= h2 and l2 <= h1 for l1, h1 in a.ranges for l2, h2 in b.ranges)
 
@@ -204,7 +204,7 @@ def _may_share_start(left: Pattern, right: Pattern) -> bool:
 def is_blank(pattern: Pattern) -> bool:
     """Whether a pattern matches only white space."""
     match pattern:
-        case Text(value):
+        case LiteralText(value):
             return value.isspace() or not value
         case Chars(ranges):
             return all(high - low < 64 and set(range(low, high + 1)) <= _BLANKS

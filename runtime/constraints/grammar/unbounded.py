@@ -21,10 +21,10 @@ from radixlang.runtime.constraints.grammar.pattern import (
     And,
     Cat,
     Chars,
+    LiteralText,
     Not,
     Pattern,
     Repeat,
-    Text,
     cat,
     chars,
     is_nullable,
@@ -43,7 +43,7 @@ def may_force(pattern: Pattern, banned: Chars | None = NO_CHARS, after: Chars = 
         after: characters that may follow it inside the same terminal.
     """
     match pattern:
-        case Text() | Chars() | Not():
+        case LiteralText() | Chars() | Not():
             return False
         case Cat(parts):
             return any(
@@ -141,7 +141,7 @@ def _is_lazy(left: Pattern, body: Pattern) -> bool:
 
 def _is_finite(pattern: Pattern) -> bool:
     match pattern:
-        case Text() | Chars():
+        case LiteralText() | Chars():
             return True
         case Cat(parts) | Alt(parts):
             return all(map(_is_finite, parts))

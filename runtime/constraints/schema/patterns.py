@@ -12,9 +12,9 @@ from radixlang.runtime.constraints.grammar.pattern import (
     Alt,
     Cat,
     Chars,
+    LiteralText,
     Pattern,
     Repeat,
-    Text,
     cat,
     chars,
     conjuncts,
@@ -85,7 +85,7 @@ def _without_nul(pattern: Pattern) -> Pattern:
     If such a set has all control characters, the engine takes `\\"` and `\\\\` for members of it.
     """
     match pattern:
-        case Text(value):
+        case LiteralText(value):
             return NOTHING if "\0" in value else pattern
         case Chars(ranges):
             holds = {

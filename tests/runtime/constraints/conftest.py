@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from radixlang.runtime.constraints.matcher import CompiledConstraint, ConstraintCompiler, Matcher
+from radixlang.runtime.constraints.compiled import CompiledConstraint, ConstraintCompiler
+from radixlang.runtime.constraints.matcher import Matcher
 from radixlang.runtime.constraints.vocabulary import Vocabulary
 
 EOS, END_OF_TURN, IMAGE = 256, 257, 258
@@ -53,7 +54,7 @@ def compiler(vocabulary: Vocabulary) -> ConstraintCompiler:
 
 def allowed(matcher: Matcher) -> set[int]:
     """Token ids that a matcher's mask allows."""
-    row = np.zeros(-(-matcher.compiled.vocabulary.vocab_size // 32), dtype=np.int32)
+    row = np.zeros(-(-matcher.source.vocabulary.vocab_size // 32), dtype=np.int32)
     matcher.fill_bitmask(row)
     return set(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist())
 

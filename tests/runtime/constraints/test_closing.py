@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from radixlang.constraints.specs import Choices, Grammar, JsonSchema, Regex, match
 from radixlang.errors import IncompleteError
 from radixlang.runtime.constraints import completion
-from radixlang.runtime.constraints.matcher import byte_constraint
+from radixlang.runtime.constraints.compiled import byte_constraint
 
 
 @pytest.fixture(autouse=True)
@@ -112,9 +112,10 @@ def test_the_search_for_an_ending_is_bounded() -> None:
 
 
 def test_a_matcher_closes_from_where_it_is(compiler: Any) -> None:
-    matcher = compiler.compile(SCHEMA).matcher()
+    compiled = compiler.compile(SCHEMA)
+    matcher = compiled.matcher()
     matcher.consume(compiler.vocabulary.encode('{"name": "abc'))
-    ending = matcher.close()
+    ending = compiled.close(matcher.text_bytes())
     assert ending.startswith('","age":')
     matcher.consume(compiler.vocabulary.encode(ending))
     assert matcher.is_complete

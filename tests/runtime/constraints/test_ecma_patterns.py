@@ -14,7 +14,7 @@ import quickjs
 
 from radixlang.constraints.specs import JsonSchema, match
 from radixlang.errors import ConstraintError, InvalidConstraintError, UnsupportedConstraintError
-from radixlang.runtime.constraints.matcher import byte_constraint
+from radixlang.runtime.constraints.compiled import byte_constraint
 from radixlang.runtime.constraints.schema.patterns import (
     engine_regex,
     engine_regexes,

@@ -13,7 +13,8 @@ import pytest
 
 from radixlang.constraints.specs import Choices, Grammar, JsonSchema, Regex, match
 from radixlang.errors import CancelledError, ConstraintError, IncompleteError
-from radixlang.runtime.constraints.matcher import CompiledConstraint, Matcher
+from radixlang.runtime.constraints.compiled import CompiledConstraint
+from radixlang.runtime.constraints.matcher import Matcher
 from radixlang.runtime.requests import generate_request
 from radixlang.runtime.requests.generate_request import GenerateJob
 from radixlang.sampling_params import SamplingParams

@@ -11,18 +11,15 @@ import pytest
 
 from radixlang.constraints.specs import Grammar, JsonSchema, Regex, Sequence, match
 from radixlang.errors import ConstraintError, InvalidConstraintError, UnsupportedConstraintError
-from radixlang.runtime.constraints import matcher as constraints
+from radixlang.runtime.constraints import compiled as constraints
 from radixlang.runtime.constraints import vocabulary
-from radixlang.runtime.constraints.grammar import subprocess_check
+from radixlang.runtime.constraints.compiled import ConstraintCompiler, byte_constraint
+from radixlang.runtime.constraints.grammar import finished_text
 from radixlang.runtime.constraints.grammar.backtracking import backtracks
 from radixlang.runtime.constraints.grammar.python_regex import translate
 from radixlang.runtime.constraints.grammar.unbounded import may_force
-from radixlang.runtime.constraints.matcher import (
-    ConstraintCompiler,
-    MaskWorker,
-    Matcher,
-    byte_constraint,
-)
+from radixlang.runtime.constraints.mask_worker import MaskWorker
+from radixlang.runtime.constraints.matcher import Matcher
 from radixlang.runtime.constraints.schema.rewriting import Rewriter
 from radixlang.runtime.constraints.time_limit import within
 from radixlang.runtime.constraints.vocabulary import Vocabulary
@@ -218,7 +215,7 @@ def test_a_check_that_may_try_for_ever_runs_outside(monkeypatch: pytest.MonkeyPa
     """lark tries A first, 2**40 ways, before it finds that the text is a B."""
     spec = Grammar('start: A "!" | B "?"\nA: /(a+)+bb?b?b?/\nB: /a+(?!b)/')
     assert match(spec, "aab!")
-    monkeypatch.setattr(subprocess_check, "MAX_OUTSIDE_S", 2.0)
+    monkeypatch.setattr(finished_text, "MAX_OUTSIDE_S", 2.0)
     found = match(spec, "a" * 40 + "?")
     assert found.status == "rejected"
     assert "could not be checked" in found.expected
@@ -227,7 +224,7 @@ def test_a_check_that_may_try_for_ever_runs_outside(monkeypatch: pytest.MonkeyPa
 def test_a_grammar_that_takes_longer_for_each_token_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(constraints, "MAX_TOKEN_S", 0.001)
+    monkeypatch.setattr("radixlang.runtime.constraints.matcher.MAX_TOKEN_S", 0.001)
     matcher = byte_constraint(Grammar('start: s\ns: s s | s s s | "a"')).matcher()
 
     def read_on() -> None:

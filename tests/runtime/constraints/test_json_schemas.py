@@ -11,7 +11,7 @@ import pytest
 
 from radixlang.constraints.specs import JsonSchema, match
 from radixlang.errors import ConstraintError, InvalidConstraintError, UnsupportedConstraintError
-from radixlang.runtime.constraints.matcher import byte_constraint
+from radixlang.runtime.constraints.compiled import byte_constraint
 from radixlang.runtime.constraints.schema.keywords.table import KEYWORDS
 from radixlang.runtime.constraints.schema.lowering import lower_schema
 

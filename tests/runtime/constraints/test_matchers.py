@@ -10,7 +10,7 @@ import pytest
 
 from radixlang.constraints.specs import Choices, Grammar, JsonSchema, Regex, Sequence, Tools
 from radixlang.errors import ConstraintError, InvalidConstraintError
-from radixlang.runtime.constraints.matcher import MaskWorker
+from radixlang.runtime.constraints.mask_worker import MaskWorker
 from radixlang.runtime.constraints.vocabulary import Vocabulary
 
 EOS, END_OF_TURN, IMAGE = 256, 257, 258
@@ -169,7 +169,7 @@ def test_padding_and_special_tokens_are_never_allowed(compiler: Any, allowed_tok
 
 def test_a_model_without_an_end_token() -> None:
     vocabulary = Vocabulary([bytes([i]) for i in range(64, 128)], (), (), lambda t: [])
-    from radixlang.runtime.constraints.matcher import ConstraintCompiler
+    from radixlang.runtime.constraints.compiled import ConstraintCompiler
 
     matcher = ConstraintCompiler(vocabulary).compile(Regex("[a-c]{1,2}")).matcher()
     row = np.zeros(2, dtype=np.int32)
@@ -212,7 +212,7 @@ def test_masks_never_lead_into_a_rule_without_an_end(compiler: Any, allowed_toke
 
 
 def test_compiling_is_cached_by_content_and_failures_too(vocabulary: Any) -> None:
-    from radixlang.runtime.constraints.matcher import ConstraintCompiler
+    from radixlang.runtime.constraints.compiled import ConstraintCompiler
 
     compiler = ConstraintCompiler(vocabulary, max_cached=2)
     first = compiler.compile(Regex("a+"))

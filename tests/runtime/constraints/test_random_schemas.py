@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from radixlang.constraints.specs import Grammar, JsonSchema, Regex, match
 from radixlang.errors import ConstraintError
-from radixlang.runtime.constraints import matcher as constraints
+from radixlang.runtime.constraints import compiled as constraints
 
 NAMES = ["a", "b", "name", "é"]
 SCALARS = st.one_of(
@@ -71,7 +71,7 @@ def sample(compiled: Any, seed: int, max_tokens: int = 60) -> str:
         if token in ends:
             break
         matcher.consume([token])
-    return matcher.text_bytes().decode("utf-8", "ignore") + matcher.close()
+    return matcher.text_bytes().decode("utf-8", "ignore") + compiled.close(matcher.text_bytes())
 
 
 @settings(max_examples=1400, deadline=None, suppress_health_check=list(HealthCheck))

@@ -10,8 +10,8 @@ from radixlang.json_types import Schema, Subschema
 from radixlang.runtime.constraints.grammar.pattern import (
     ANY_TEXT,
     EMPTY,
+    LiteralText,
     Pattern,
-    Text,
     alt,
     cat,
     chars,
@@ -120,7 +120,7 @@ def _other(node: _Trie) -> Pattern:
     others = negate(chars((ord(char), ord(char)) for char in letters))
     ways: list[Pattern] = [] if "" in node else [EMPTY]
     ways.append(cat(others, ANY_TEXT))
-    ways.extend(cat(Text(char), _other(node[char])) for char in letters)
+    ways.extend(cat(LiteralText(char), _other(node[char])) for char in letters)
     return alt(*ways)
 
 
