@@ -5,8 +5,10 @@ program that is called, no backend and no token.
 """
 
 __all__ = [
+    "adapting",
     "appending",
     "bound_values",
+    "branching",
     "cell_steps",
     "expressions",
     "groups",
@@ -14,6 +16,7 @@ __all__ = [
     "listeners",
     "nesting",
     "reader",
+    "roles",
     "standpoints",
     "state",
     "state_hints",

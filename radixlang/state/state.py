@@ -12,19 +12,11 @@ from radixlang.execution.failures import closed_error
 from radixlang.execution.pieces import Choice
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import (
-    Adopt,
-    Answer,
     Block,
-    Fork,
-    Gen,
     Graph,
     OnError,
     Ref,
-    RoleBegin,
-    RoleEnd,
     Scope,
-    Select,
-    Text,
 )
 from radixlang.json_types import TypeForm
 from radixlang.protocol import (
@@ -34,20 +26,20 @@ from radixlang.protocol import (
     NextToken,
     Usage,
     adapter_use,
-    check_role,
 )
-from radixlang.state.adapting import adapted, record_adapter
+from radixlang.state import branching
+from radixlang.state.adapting import adapted
 from radixlang.state.appending import append_items, append_text
 from radixlang.state.bound_values import Captured, Constant, Joined
 from radixlang.state.groups import ForkGroup, Missing, join
 from radixlang.state.items import Appendable, Expr, Placeholder, as_expr
 from radixlang.state.nesting import NestedProgram, close_call, open_call
 from radixlang.state.reader import Reader, converted
+from radixlang.state.roles import RoleContext, begin_role, end_role
 from radixlang.state.state_hints import added_error, check_no_content, unknown_attribute
 from radixlang.state.thinking import thought_name
 from radixlang.state.tracing import Host
 from radixlang.state.variables import Outer, Variables
-from radixlang.suggestions import shortened
 
 if TYPE_CHECKING:
     from typing import ParamSpec
@@ -65,30 +57,6 @@ class Returned:
 
     def __init__(self) -> None:
         self.value: Any = None  # of the type that the function returns
-
-
-class RoleContext:
-    """One turn as a with block; it is closed even if the body raises."""
-
-    __slots__ = ("_name", "_state")
-
-    def __init__(self, state: State, name: str) -> None:
-        self._state = state
-        self._name = name
-
-    def __enter__(self) -> State:
-        return self._state.role_begin(self._name)
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        state = self._state
-        try:
-            state._check_open()
-        except StateClosedError:
-            if error is None:
-                raise
-            return
-        if error is None or state._role == self._name:
-            state.role_end(self._name)
 
 
 class State:
@@ -171,26 +139,11 @@ class State:
 
     def role_begin(self, role: str) -> State:
         """Open a turn."""
-        check_role(role)
-        self._check_goes_on()
-        if self._role is not None:
-            raise ParameterError(
-                f"turn {role!r} opened inside the open turn {self._role!r}; close that one first"
-            )
-        self._host.record(self._block, RoleBegin(role, self._recorder.location()))
-        self._role = role
-        return self
+        return begin_role(self, role)
 
     def role_end(self, role: str) -> State:
         """Close the open turn."""
-        self._check_goes_on()
-        if self._role != role:
-            is_open = f"{self._role!r} is open" if self._role else "no turn is open"
-            raise ParameterError(f"turn {role!r} cannot close: {is_open}; open it first, or write "
-                                 f"with s.{role}(): …")  # fmt: skip
-        self._host.record(self._block, RoleEnd(role, self._recorder.location()))
-        self._role = None
-        return self
+        return end_role(self, role)
 
     def role(self, name: str) -> RoleContext:
         """`with s.role("tool"): …` is one turn, which is closed even if the body raises."""
@@ -237,24 +190,7 @@ class State:
             on_error: "cancel": the first failure ends the whole program. "collect": a failure
                 ends only its own branch, and is in the group's `errors`.
         """
-        self._check_goes_on()
-        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-            many = (
-                "; for a branch an item: s.fork(len(items))" if isinstance(n, (list, tuple)) else ""
-            )
-            raise ParameterError(
-                f"fork needs a number of branches of at least 1, got {shortened(n)}{many}"
-            )
-        if on_error not in ("cancel", "collect"):
-            raise ParameterError(f'on_error must be "cancel" or "collect", got {on_error!r}')
-        outer = self._variables.freeze()
-        blocks = self._recorder.new_blocks(self._block, "fork", n)
-        self._host.record(self._block, Fork(range(blocks[0].id, blocks[0].id + n), on_error,
-                          location=self._recorder.location()))  # fmt: skip
-        children = [State(self._host, block, outer, self._role) for block in blocks]
-        for child in children:
-            child._adapter = self._adapter
-        return ForkGroup(self, children)
+        return branching.fork(self, n, on_error)
 
     def copy(self) -> State:
         """One more branch that starts here."""
@@ -296,22 +232,7 @@ class State:
 
     def adopt(self, group: ForkGroup, index: int) -> State:
         """Continue where a branch of the group ended; the others end here."""
-        self._check_open()
-        child = group[index]
-        if group.parent is not self or child._closed is not None:
-            raise StateClosedError("adopt needs a branch of this state that is not joined yet")
-        if any(isinstance(node, (Text, Gen, Answer, Select, RoleBegin, RoleEnd))
-               for node in group.nodes_since_fork()):  # fmt: skip
-            raise ParameterError("this state has gone on since the fork; adopt before appending")
-        for name in child.names(own=True):
-            self._variables.bind(name, child._variables.lookup(name))
-        self._samples = None
-        self._host.record(self._block, Adopt(child._block.id, self._recorder.location()))
-        self._role = child._role
-        if child._adapter != self._adapter:
-            record_adapter(self, self._adapter)
-        group.close("has been joined")
-        return self
+        return branching.adopt(self, group, index)
 
     def adopt_child(self, child: State) -> State:
         """Continue where a branch of the latest fork ended, without its group."""
@@ -319,22 +240,11 @@ class State:
 
     def choose(self, name: str, index: int | Callable[[list[Any]], int]) -> State:
         """Continue from one sample of gen(name, n=…); `index` may be a function of the values."""
-        if self._samples is None or self._samples[0] != name:
-            raise self._no_samples(name)
-        group = self._samples[1]
-        picked = index if isinstance(index, int) else index(list(self[name]))
-        return self.adopt(group, picked)
+        return branching.choose(self, name, index)
 
     def samples(self, name: str) -> ForkGroup:
         """The group of branches that gen(name, n=…) made."""
-        if self._samples is None or self._samples[0] != name:
-            raise self._no_samples(name)
-        return self._samples[1]
-
-    def _no_samples(self, name: str) -> ParameterError:
-        return ParameterError(
-            f"no samples of {name!r} wait for a choice here; append gen({name!r}, n=…) first"
-        )
+        return branching.samples_of(self, name)
 
     # -- nesting ------------------------------------------------------------------------
 
