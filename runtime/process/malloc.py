@@ -78,8 +78,8 @@ class StepHeap:
 def release_code() -> None:
     """Release all libraries' pages of machine code, most of which only start-up has run.
 
-    They are pages of files: the system keeps them while it has room, and maps code again that
-    runs again. Of torch's 75 MB some 35 are mapped again. Code changed in memory is not released.
+    They are clean pages of files: this lowers resident memory by 55 to 80 MB and private memory by
+    nothing (decision 10). Code that runs again is mapped again. Code changed in memory stays.
     """
     libc = _glibc()
     if libc is None or is_off("code_pages"):

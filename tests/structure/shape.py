@@ -1,7 +1,7 @@
 """Prints the shape of what is shipped: `python tests/structure/shape.py`.
 
-Files a folder, lengths of functions, circles of imports, files on the ways of the architecture page,
-and uses of Any.
+Files a folder, lengths of functions, circles of imports, files on the ways of the architecture
+page, and uses of Any.
 """
 
 from __future__ import annotations
