@@ -47,6 +47,8 @@ def made(kind: type[RadixlangError]) -> RadixlangError:
     """An error with every argument of its __init__ given."""
     known = {"message": "what happened", "partial": "par", "location": "a.py:3", "branch": (0, 1),
              "prompt_tail": "tail", "needed": 3, "free": 1, "pointer": "/a", "why": "because",
+             "token_ids": (1, 2), "num_prompt_tokens": 5, "num_cached_tokens": 4,
+             "status": 400, "kind": "a_kind", "code": "a_code", "param": "a", "headers": {"a": "b"},
              "errors": {1: ProgramError("inner", branch=(1,))}}  # fmt: skip
     parameters = inspect.signature(kind.__init__).parameters
     names = [name for name, each in parameters.items()
