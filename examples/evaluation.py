@@ -51,7 +51,8 @@ def main() -> None:
             values = [float(answer[0][0]) for answer in sample["resps"]]
             best = options[values.index(max(values))]
             print(f"{'✓' if sample['acc'] else '✗'}  {sample['doc']['question']}  {best}.")
-        print(f"accuracy {results['results']['everyday']['acc,none']:.2f}\n\n{savings(runtime)}")
+        print(f"accuracy {results['results']['everyday']['acc,none']:.2f}")
+        print(f"\n{savings(runtime, tree=True, max_lines=16)}")
 
 
 if __name__ == "__main__":

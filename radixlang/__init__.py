@@ -98,6 +98,11 @@ if TYPE_CHECKING:
     from radixlang.state.listeners import on_run
     from radixlang.state.state import State
     from radixlang.templates.loading import load_template, template
+    from radixlang.tree_search.monte_carlo import MCTS
+    from radixlang.tree_search.particles import SMC, Particle
+    from radixlang.tree_search.policies import Beam, BestFirst
+    from radixlang.tree_search.run_search import SearchResult, search
+    from radixlang.tree_search.tree import SearchNode, SearchTree
 
     __version__: str
 
@@ -133,6 +138,11 @@ _HOMES = {
     "runtime.sampling.logits_functions": "LogitsContext",
     "state.state": "State",
     "templates.loading": "load_template template",
+    "tree_search.monte_carlo": "MCTS",
+    "tree_search.particles": "Particle SMC",
+    "tree_search.policies": "Beam BestFirst",
+    "tree_search.run_search": "SearchResult search",
+    "tree_search.tree": "SearchNode SearchTree",
     "program.tools": "ToolBox",
 }
 hooks.bind(
@@ -142,8 +152,12 @@ hooks.bind(
 _HOME = {name: f"radixlang.{home}" for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
+    "MCTS",
+    "SMC",
     "AdapterFormatError",
     "AdapterUse",
+    "Beam",
+    "BestFirst",
     "BudgetError",
     "CancelledError",
     "Capture",
@@ -174,6 +188,7 @@ __all__ = [
     "NumericalError",
     "OptionScore",
     "ParameterError",
+    "Particle",
     "PoolExhaustedError",
     "Program",
     "ProgramError",
@@ -187,6 +202,9 @@ __all__ = [
     "SamplingParams",
     "Savings",
     "ScriptError",
+    "SearchNode",
+    "SearchResult",
+    "SearchTree",
     "Sequence",
     "State",
     "StateClosedError",
@@ -219,6 +237,7 @@ __all__ = [
     "role",
     "save_replay",
     "savings",
+    "search",
     "select",
     "set_default_runtime",
     "system",

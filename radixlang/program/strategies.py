@@ -39,7 +39,7 @@ def best_of(state: State, n: int, step: Step, score: Score) -> State:
     """Take n samples of a step and continue from the one with the highest score."""
     group = state.fork(n)
     for branch in group:
-        _take(branch, step)
+        take_step(branch, step)
     scores = [score(branch) for branch in group]
     return state.adopt(group, scores.index(max(scores)))
 
@@ -55,7 +55,7 @@ def majority(
     """
     group = state.fork(n)
     for branch in group:
-        _take(branch, step)
+        take_step(branch, step)
     answers = group[name]
     keys = [key(answer) if key else answer for answer in answers]
     ((winner, _),) = Counter(keys).most_common(1)
@@ -81,15 +81,15 @@ def beam(
     for _ in range(depth):
         grown = [(*path, child) for path in beams for child in path[-1].fork(branching)]
         for path in grown:
-            _take(path[-1], step)
+            take_step(path[-1], step)
         grown.sort(key=lambda path: score(path[-1]), reverse=True)
         beams, dropped = grown[:width], grown[width:]
         for path in dropped:
             path[-1].cancel()
-    return _adopt_path(beams[0])
+    return adopt_path(beams[0])
 
 
-def _adopt_path(path: tuple[State, ...]) -> State:
+def adopt_path(path: tuple[State, ...]) -> State:
     """Fold a chain of branches into its first state, deepest first."""
     for parent, child in reversed([(path[i], path[i + 1]) for i in range(len(path) - 1)]):
         parent.adopt_child(child)
@@ -110,7 +110,7 @@ def retry(
     for _ in range(times):
         group = state.fork(1, on_error="collect")
         try:
-            _take(group[0], step)
+            take_step(group[0], step)
             errors = group.errors
         except ProgramError as error:
             errors = {0: error}
@@ -123,7 +123,8 @@ def retry(
     ) from last
 
 
-def _take(branch: State, step: Step) -> None:
+def take_step(branch: State, step: Step) -> None:
+    """Append a step to a branch."""
     if callable(step):
         step(branch)
     else:

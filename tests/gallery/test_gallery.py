@@ -39,15 +39,18 @@ EXPECTED = {
     "few_shot_qa": ["12 of 12 right"],
     "generative_agents": ["Mia goes to the bakery", "Tom goes to the school"],
     "json_extraction": ["Order(quantity=20, item='lamp', city='Vienna')"],
+    "its_hub_search": ["(score 0."],
     "judge": ["Dear Mr Hale", "politeness"],
     "quick_start": ["The capital of Italy is Rome."],
     "rag": ["[Heron] The Heron is 128 km long.", "[Kestrel] Trout live in it."],
     "react_agent": ["Action: finish 125 km", "Action: finish 87 km"],
+    "search": ["BestFirst 3 → ", "SMC       3 → ", "A line about the sea: The", " particles died"],
     "self_consistency": ["Chile: South America", "of 16 votes"],
     "skeleton_of_thought": ["How do I grow tomatoes", "* "],
     "served": ["The capital of Italy is Rome.", "The capital of Japan is Tokyo."],
     "thinking": ["think=16: 4 of 4 right", "five thoughts on Nairobi: Africa"],
     "token_level": ["Japan: Tokyo", "the letter e: 0 times"],
+    "treequest_search": ["Bananas", "12 nodes"],
     "tree_of_thought": ["from 3 to 31 in 4 moves, 16 leaves", "✓"],
 }
 

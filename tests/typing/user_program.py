@@ -9,13 +9,22 @@ from typing_extensions import assert_type
 
 import radixlang
 from radixlang import (
+    MCTS,
+    SMC,
+    Beam,
+    BestFirst,
     Choice,
     LogitsContext,
     NextToken,
+    SearchNode,
+    SearchResult,
+    SearchTree,
     State,
     TokenLogprob,
     assistant,
     gen,
+    mean_logprob,
+    search,
     select,
     user,
 )
@@ -95,6 +104,21 @@ def run(runtime: FakeBackend) -> list[TokenLogprob]:
     params = radixlang.SamplingParams(temperature=0, stop=".")
     print(params.override(max_tokens=2).stop, results[0].values, radixlang.CompiledProgram)
     return list(state.completion("greeting").logprobs or ())
+
+
+@radixlang.function
+def searching(s: State) -> float:
+    s += "Write a line: "
+    result = search(
+        s, gen("part", max_tokens=4), mean_logprob("part"), policy=SMC(8), depth=3, budget=24
+    )
+    assert_type(result, SearchResult)
+    assert_type(result.best.children, list[SearchNode])
+    tree = SearchTree(s, lambda branch: branch.append(gen("x")), lambda branch: len(branch.text()))
+    assert_type(tree.finish(tree.grow([tree.root] * 2)[0]), State)
+    for policy in (BestFirst(max_open=3), Beam(width=2), MCTS(exploration=0.5)):
+        search(s, "text" + gen("x", int), lambda branch: branch.get("x", int), policy=policy)
+    return result.mean(lambda node: node.value) + sum(each.weight for each in result.particles)
 
 
 async def arun() -> None:
