@@ -27,7 +27,6 @@ from radixlang.runtime.metrics.stats import PROFILE_PARTS
 from radixlang.runtime.models.config import ModelConfig, RopeConfig
 from radixlang.runtime.models.gguf.file import GgufFile
 from radixlang.runtime.models.int8.build import build_int8_decoder
-from radixlang.runtime.models.int8.linear import has_amx
 from radixlang.runtime.models.loader import load_gguf_tokenizer
 from radixlang.runtime.models.locate import find_default_model
 from radixlang.runtime.models.model import LoadedModel
@@ -116,7 +115,7 @@ def large(num_layers: int) -> LoadedModel:
         vocab_size=tokenizer.vocab_size, context_length=8192, norm_eps=1e-5,
         windows=(None,) * num_layers, ropes=(RopeConfig(theta=500000.0, rotary_dim=64),),
         layer_rope=(0,) * num_layers, attention_scale=64**-0.5, tie_embeddings=True,
-        kv_dtype="bfloat16" if has_amx() else "float32",
+        kv_dtype="bfloat16",
     )  # fmt: skip
     return LoadedModel(
         build_int8_decoder(config, Noise(config)), tokenizer, config, quantization="int8"

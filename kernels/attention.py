@@ -1,6 +1,6 @@
 """The one door to attention for models: plan a step, then attend over it in every layer.
 
-Backends are chosen here and know nothing of each other: calls of torch's own flash kernel on the
+Backends are chosen here and know nothing of each other: the native library or plain torch on the
 CPU, Triton on a GPU, and a float64 reference for probes.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from radixlang.kernels.cpu.attention import Partials
 from radixlang.kernels.cpu.backend import CpuBackend
 from radixlang.kernels.gpu.backend import TritonBackend
 from radixlang.kernels.gpu.graph_plan import GraphPlan
 from radixlang.kernels.layer_kv import LayerKV
+from radixlang.kernels.native.backend import HEAD_DIM_STEP, NativeBackend
+from radixlang.kernels.native.library import Library
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.plan import AttentionBackend, AttentionPlan
-from radixlang.kernels.plan.topology import build_topology
 from radixlang.kernels.plan.tree_batch import TreeBatch, check_batch
 from radixlang.kernels.reference.backend import ReferenceBackend
 
@@ -32,44 +32,53 @@ def plan_attention(
     deterministic: bool = False,
     device: torch.device | str = "cpu",
     backend: str | None = None,
+    library: Library | None = None,
 ) -> AttentionPlan:
     """Check a batch and plan attention over it for every layer of one model.
 
-    `backend` is "cpu" or "triton", by default what suits the device ("triton" on host memory
-    needs Triton's interpreter), or "reference": slow, in float64, for probes; it cannot advance.
-    With `deterministic`, splits do not depend on the batch: a branch's result has the same bits
-    alone and in any company. Raises ValueError where the batch or the heads contradict themselves.
+    `backend` is "native", "cpu" or "triton", or "reference": slow, in float64, for probes; it
+    cannot advance. By default it is what suits the device: on the CPU "native" where a library is
+    given and the heads are multiples of HEAD_DIM_STEP, else "cpu". ("triton" on host memory needs
+    Triton's interpreter.) On the CPU a branch's result has the same bits alone and in any company;
+    with `deterministic` on a GPU too. Raises ValueError where the batch or the heads contradict
+    themselves.
     """
     if num_heads < 1 or num_kv_heads < 1 or num_heads % num_kv_heads:
         raise ValueError(
             f"{num_heads} query heads do not divide among {num_kv_heads} key heads; "
             "num_heads must be a multiple of num_kv_heads"
         )
-    device = torch.device(device)
-    chosen = _backend(backend or ("cpu" if device.type == "cpu" else "triton"))
     check_batch(batch)
-    spare_reads = chosen.spare_bytes // (num_kv_heads * head_dim * 4)
+    device = torch.device(device)
+    if backend is None:
+        suits = library is not None and head_dim % HEAD_DIM_STEP == 0
+        backend = "triton" if device.type != "cpu" else "native" if suits else "cpu"
     return AttentionPlan(
-        build_topology(batch, deterministic=deterministic, spare_reads=spare_reads),
         batch,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         deterministic=deterministic,
         device=device,
-        backend=chosen,
+        backend=_backend(backend, library, batch, (num_heads, num_kv_heads, head_dim)),
     )
 
 
-def _backend(name: str) -> AttentionBackend:
+def _backend(
+    name: str, library: Library | None, batch: TreeBatch, heads: tuple[int, int, int]
+) -> AttentionBackend:
     match name:
+        case "native":
+            if library is None:
+                raise ValueError("the native backend needs its library; see native.library.load")
+            return NativeBackend(library, batch, *heads)
         case "cpu":
-            return CpuBackend()
+            return CpuBackend(batch)
         case "triton":
             return TritonBackend()
         case "reference":
             return ReferenceBackend()
-    raise ValueError(f"backend={name!r} is neither 'cpu', 'triton' nor 'reference'")
+    raise ValueError(f"backend={name!r} is neither 'native', 'cpu', 'triton' nor 'reference'")
 
 
 def attend(
@@ -94,28 +103,6 @@ def attend(
     if rotations is not None and not plan.rotates:
         raise ValueError("only a plan for Triton rotates; rotate q and k first on the CPU")
     return plan.attend(q, k, v, layer_kv, options, rotations)
-
-
-def attend_packed(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layer_kv: LayerKV,
-    plan: AttentionPlan,
-    options: AttentionOptions,
-) -> Tensor | Partials:
-    """As `attend` for callers that go over rows in one go before and after it, on the CPU.
-
-    They give q as it is computed with, contiguous [num_tokens, group, kv_heads, head_dim] in the
-    pool's dtype, and may get one or two partials of all rows to merge, which costs less there than
-    here. The rest comes as `attend` gives it, in float32.
-    """
-    backend, plain = plan.backend, options.soft_cap is None and options.sinks is None
-    if isinstance(backend, CpuBackend) and plain and q.dtype == layer_kv.k.dtype:
-        _check(q, plan.packed_shape, k, plan.kv_shape)
-        return backend.attend_packed(q, k, v, layer_kv, plan, options)
-    heads = q.transpose(1, 2).reshape(plan.q_shape).float()
-    return attend(heads, k, v, layer_kv, plan, options)
 
 
 def _check(q: Tensor, q_shape: tuple[int, ...], k: Tensor, kv_shape: tuple[int, ...]) -> None:

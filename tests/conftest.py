@@ -127,16 +127,24 @@ class _RandomWeights:
         return self._tensors[name]
 
 
-def make_tiny_model(context_length: int = 2048, seed: int = 0) -> Any:
-    """A LoadedModel of random weights: 2 layers, 448 byte-level tokens (padded to 480), ChatML."""
+def make_tiny_model(context_length: int = 2048, seed: int = 0, *, native: bool = True) -> Any:
+    """A LoadedModel of random weights: 2 layers, 448 byte-level tokens (padded to 480), ChatML.
+
+    By the native library where there is one, as users have it, or in plain torch.
+    """
     import torch
 
     from radixlang.runtime.models.assemble import build_decoder
     from radixlang.runtime.models.model import LoadedModel
+    from radixlang.runtime.process.native_library import native_library
 
     config = _tiny_config(context_length)
     model = build_decoder(
-        config, _RandomWeights(config, seed), dtype=torch.float32, device=torch.device("cpu")
+        config,
+        _RandomWeights(config, seed),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        library=native_library() if native else None,
     )
     return LoadedModel(model, _tiny_tokenizer(), config)
 

@@ -1,12 +1,6 @@
-"""Attention on the CPU: the plan as a few calls of torch's flash kernel, and their merge.
+"""Attention on the CPU in plain torch, for where the native library is not there.
 
-It knows a plan and a KV pool. It knows no model.
+A row's result has the same bits alone and in any company. It knows no model.
 """
 
-__all__ = [
-    "attention",
-    "backend",
-    "calls",
-    "schedule",
-    "split_kv",
-]
+__all__ = ["backend", "blocks", "elementwise", "paths"]

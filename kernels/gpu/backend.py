@@ -5,8 +5,6 @@ Triton is there on Linux only, so launches are imported when one is made.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from radixlang.kernels.gpu.device_plan import DevicePlan
@@ -23,7 +21,6 @@ class TritonBackend:
     """Attends by the kernels of this package; see `AttentionBackend`."""
 
     name = "triton"
-    spare_bytes = 0
     rotates = True
     can_advance = True
 
@@ -49,7 +46,7 @@ class TritonBackend:
         self._steps[key] = plan.num_steps
         return found
 
-    def advance(self, plan: AttentionPlan, ranked_slots: NDArray[np.int64]) -> None:
+    def advance(self, plan: AttentionPlan) -> None:
         """Cut the units again where they have no room to grow; else they follow when asked for."""
         if plan.num_steps == RESERVE or _begins_a_chunk(plan):
             plan.restart()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.options import AttentionOptions
-from radixlang.kernels.plan.topology import Topology, grow, ranges
+from radixlang.kernels.plan.topology import Topology, build_topology, grow, ranges
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.upload import upload
 
@@ -25,7 +24,6 @@ class AttentionBackend(Protocol):
     """
 
     name: str
-    spare_bytes: int  # of keys that are read for nothing while a call begins and ends
     rotates: bool  # whether `attend` takes `rotations`, and rotates q and k itself
     can_advance: bool
 
@@ -42,23 +40,22 @@ class AttentionBackend(Protocol):
         """See `kernels.attention.attend`; shapes are checked."""
         ...
 
-    def advance(self, plan: AttentionPlan, ranked_slots: NDArray[np.int64]) -> None:
-        """Follow the decode step that the plan has just taken, [num_branches] slots by rank."""
+    def advance(self, plan: AttentionPlan) -> None:
+        """Follow the decode step that the plan has just taken."""
         ...
 
 
 class AttentionPlan:
     """What each layer needs to know to attend over one forest.
 
-    Flat rows are the new tokens in branch order; ranked rows are the same, branches depth first.
-    One owner: `advance` changes the plan, and nothing else does.
+    Flat rows are the new tokens in branch order. One owner: `advance` changes the plan, and nothing
+    else does.
     """
 
     _rows: tuple[Tensor, Tensor] | None  # slots and positions on the device, once asked for
 
     def __init__(
         self,
-        topology: Topology,
         batch: TreeBatch,
         *,
         num_heads: int,
@@ -68,7 +65,6 @@ class AttentionPlan:
         device: torch.device,
         backend: AttentionBackend,
     ) -> None:
-        self.topology = topology
         self.batch = batch  # as it was before any step
         self.num_heads = num_heads
         self.num_kv_heads = num_kv_heads
@@ -77,24 +73,20 @@ class AttentionPlan:
         self.device = device
         self._is_on_host = device.type == "cpu"
         self.backend = backend
-        self.num_branches = topology.num_branches
-        self.num_tokens = topology.num_rows
+        self.num_branches = len(batch.branch_segment)
+        self.num_tokens = int(batch.branch_num_queries.sum())
         self.q_shape = (self.num_tokens, num_heads, head_dim)
-        self.packed_shape = (self.num_tokens, self.group_size, num_kv_heads, head_dim)
         self.kv_shape = (self.num_tokens, num_kv_heads, head_dim)
-        self._extra: list[NDArray[np.int64]] = []  # by step, the slots of all tails by rank
+        self._topology: Topology | None = None
+        self._extra: list[NDArray[np.int64]] = []  # by step since the topology, slots of all tails
         self._set_rows(_new_slots(batch), _positions(batch))
 
-    @cached_property
-    def row_order(self) -> Tensor | None:
-        """Flat row of every ranked row [num_tokens] int64, on the host; None if they are equal."""
-        order = self.topology.row_permutation()
-        return None if order is None else torch.from_numpy(order)
-
-    @cached_property
-    def row_inverse(self) -> Tensor | None:
-        """Ranked row of every flat row, on the host; None if they are equal."""
-        return None if self.row_order is None else torch.argsort(self.row_order)
+    @property
+    def topology(self) -> Topology:
+        """The forest's nodes, for backends that cut it by them; built when first asked for."""
+        if self._topology is None:
+            self._topology = build_topology(self.batch, deterministic=self.deterministic)
+        return self._topology
 
     @property
     def new_slots(self) -> Tensor:
@@ -140,8 +132,8 @@ class AttentionPlan:
         return len(self._extra)
 
     def _grown(self) -> NDArray[np.int32]:
-        """What decoding has added to the tails, [num_branches, num_steps] by rank."""
-        return np.stack(self._extra, axis=1, dtype=np.int32)
+        """What decoding has added to the tails, [num_branches, num_steps], branches depth first."""
+        return np.stack(self._extra, axis=1, dtype=np.int32)[self.topology.branch_order]
 
     @property
     def group_size(self) -> int:
@@ -149,7 +141,6 @@ class AttentionPlan:
         return self.num_heads // self.num_kv_heads
 
     def _set_rows(self, new_slots: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
-        self.max_position = int(positions.max())
         self.host_new_slots, self.host_positions = new_slots, positions
         self._host_positions = torch.from_numpy(positions)  # the same memory
         self._rows = None
@@ -159,24 +150,7 @@ class AttentionPlan:
         self.host_new_slots = slots
         self._rows = None
         self.new_run = _run_of(slots)
-        self.max_position += 1
         self.host_positions += 1
-
-    def added_slots(self, step: int) -> NDArray[np.int64]:
-        """Slots [num_branches] in flat order that decode step `step` has added."""
-        ranked = self._extra[step]
-        if self.row_order is None:
-            return ranked
-        flat = np.empty_like(ranked)
-        flat[self.topology.branch_order] = ranked
-        return flat
-
-    def tail_slots(self, rank: int) -> NDArray[np.int32]:
-        """Slots of the private node of a branch with what decoding has added to it."""
-        slots = self.topology.node_slots(int(self.topology.branch_node[rank]))
-        if not self.num_steps:
-            return slots
-        return np.concatenate([slots, [new[rank] for new in self._extra]], dtype=np.int32)
 
     def advance(self, new_slots: NDArray[np.int32]) -> None:
         """Move a decode plan on by one token a branch: each tail gains a slot, each row a position.
@@ -199,10 +173,9 @@ class AttentionPlan:
             raise ValueError(
                 f"advance needs one slot a branch, [{self.num_branches}]; got shape {slots.shape}"
             )
-        ranked = slots if self.row_order is None else slots[self.topology.branch_order]
-        self._extra.append(ranked)
+        self._extra.append(slots)
         self._move_rows(slots)
-        self.backend.advance(self, ranked)
+        self.backend.advance(self)
 
     def attend(
         self,
@@ -222,7 +195,7 @@ class AttentionPlan:
 
     def restart(self) -> None:
         """Make what decoding has added part of the topology, as if it had been built now."""
-        self.topology = self.current_topology()
+        self._topology = self.current_topology()
         self._extra.clear()
 
 

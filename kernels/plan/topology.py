@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from radixlang.kernels.plan.tree_batch import TreeBatch
 
 SHORT_NODE = 16  # a shared node up to this long is cheaper inside its children
-BELOW = 5  # times the spare reads, below a node that is read: a third partial costs so much more
 GRID = 512  # deterministic splits lie on multiples of this position
 
 
@@ -65,16 +64,8 @@ class Topology:
         return ranges(flat_offset[order], self.num_queries)
 
 
-def build_topology(
-    batch: TreeBatch, *, deterministic: bool = False, spare_reads: int = 0
-) -> Topology:
-    """Reduce a checked batch to its nodes. With `deterministic`, node borders lie on the grid.
-
-    A shared node moves into its children where reading it again for every branch but one comes to
-    no more than `spare_reads` tokens: what a call of its own costs apart from the reading. Below
-    another one that is read it costs `BELOW` times as much: merging two partials costs less than
-    merging three.
-    """
+def build_topology(batch: TreeBatch, *, deterministic: bool = False) -> Topology:
+    """Reduce a checked batch to its nodes. With `deterministic`, node borders lie on the grid."""
     parent = batch.segment_parent.tolist()
     quantized = (
         [False] * len(parent)
@@ -94,8 +85,9 @@ def build_topology(
     node_count = np.array([counts[segment] for segment, _ in nodes], dtype=np.int64)
     node_q = np.array([quantized[segment] for segment, _ in nodes], dtype=np.bool_)
     head_start = batch.segment_start[heads].astype(np.int64)
-    spare = -1 if deterministic else spare_reads
-    carry, cut = _carries(own, head_start, node_parent, node_count, node_q, batch, spare)
+    carry, cut = _carries(
+        own, head_start, node_parent, node_count, node_q, batch, on_grid=deterministic
+    )
     sequence = np.argsort(owner, kind="stable")[np.count_nonzero(~keep) :]
     parts = [batch.segment_slots[s] for s in sequence.tolist()]
     own_slots = np.concatenate(parts).astype(np.int32, copy=False)
@@ -179,10 +171,11 @@ def _carries(
     node_count: NDArray[np.int64],
     node_q: NDArray[np.bool_],
     batch: TreeBatch,
-    spare_reads: int,
+    *,
+    on_grid: bool,
 ) -> tuple[list[int], list[int]]:
     """Tokens each node takes over from its parent, and tokens each hands down from its end; with
-    negative spare_reads, just those behind the last border of the grid."""
+    `on_grid`, just those behind the last border of the grid."""
     num_nodes = len(node_parent)
     lengths, starts, quantized = own.tolist(), start.tolist(), node_q.tolist()
     counts = node_count.tolist()
@@ -196,19 +189,16 @@ def _carries(
             least_child[above] = min(least_child[above], counts[node] * rows)
             pinned[above] = pinned[above] or quantized[node] != quantized[above]
     carry, cut = [0] * num_nodes, [0] * num_nodes
-    is_below = [False] * num_nodes  # another one that is read
     for node in range(num_nodes):
         above = node_parent[node]
         if above >= 0:
             carry[node] = cut[above]
-            is_below[node] = is_below[above] or cut[above] < carry[above] + lengths[above]
         if leaf[node] or pinned[node]:
             continue
         total = carry[node] + lengths[node]
-        spare = spare_reads * BELOW if is_below[node] else spare_reads
-        if spare_reads < 0:
+        if on_grid:
             cut[node] = min(total, (starts[node] + lengths[node]) % GRID)
-        elif total <= max(SHORT_NODE, 2 * least_child[node]) or total * (counts[node] - 1) <= spare:
+        elif total <= max(SHORT_NODE, 2 * least_child[node]):
             cut[node] = total
     return carry, cut
 

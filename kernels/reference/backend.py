@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from radixlang.kernels.layer_kv import LayerKV
@@ -16,7 +14,6 @@ class ReferenceBackend:
     """Attends by `attend_reference`; see `AttentionBackend`."""
 
     name = "reference"
-    spare_bytes = 0
     rotates = False
     can_advance = False
 
@@ -34,5 +31,5 @@ class ReferenceBackend:
         layer_kv.write(plan.new_slots, plan.new_run, k, v)
         return attend_reference(q, layer_kv.k, layer_kv.v, plan.batch, options).to(q.dtype)
 
-    def advance(self, plan: AttentionPlan, ranked_slots: NDArray[np.int64]) -> None:
+    def advance(self, plan: AttentionPlan) -> None:
         """Nothing is kept that could advance."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,6 +15,7 @@ from torch.nn import functional as F
 
 from radixlang.kernels.attention import attend, plan_attention
 from radixlang.kernels.layer_kv import LayerKV
+from radixlang.kernels.native.library import Library, load
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.reference.attention import path_of
@@ -66,13 +70,20 @@ def _quantize(batch: TreeBatch, k: Tensor, v: Tensor) -> tuple[TreeBatch, LayerK
     return dataclasses.replace(batch, segment_quantized=above), pool
 
 
+@cache
+def native_library() -> Library | None:
+    """The native library where the runtime keeps it, by default."""
+    kept = Path.home() / ".cache" / "radixlang" / "native"
+    return load(Path(os.environ.get("RADIXLANG_NATIVE") or kept))
+
+
 def ours(case: BenchCase, *, sharing: bool = True, deterministic: bool = False) -> Run:
     """Plan once, then write and attend as a layer does."""
     shape, device = case.shape, case.q.device
     batch = case.batch if sharing else without_sharing(case.batch)
     plan = plan_attention(
         batch, num_heads=shape.heads[0], num_kv_heads=shape.heads[1], head_dim=shape.head_dim,
-        device=device, deterministic=deterministic,
+        device=device, deterministic=deterministic, library=native_library(),
     )  # fmt: skip
     k, v = case.pool.k[plan.new_slots], case.pool.v[plan.new_slots]
     return lambda: attend(case.q, k, v, case.pool, plan, AttentionOptions(case.scale))

@@ -88,8 +88,9 @@ def attention_error(device: str) -> float:
     q, k, v = (torch.randn(4, n, dim, generator=noise) for n in (heads, kv_heads, kv_heads))
     held = [torch.randn(78, kv_heads, dim, generator=noise) for _ in range(2)]
     plan = plan_attention(
-        batch, num_heads=heads, num_kv_heads=kv_heads, head_dim=dim, device=device
-    )
+        batch, num_heads=heads, num_kv_heads=kv_heads, head_dim=dim, device=device,
+        library=native_library(),
+    )  # fmt: skip
     layer = LayerKV(*(each.to(device) for each in held))
     out = attend(q.to(device), k.to(device), v.to(device), layer, plan, AttentionOptions(scale))
     expected = attend_reference(q, layer.k.cpu(), layer.v.cpu(), batch, AttentionOptions(scale))

@@ -117,7 +117,7 @@ class Admin:
         """
         if values is not None:
             overwrite_weights(model, values)
-        self._runner.model = model
+        self._runner.serve(model)
         self._runner.forget_plan()
         self._memory.ends.clear()
         self._pins.release_all()

@@ -109,7 +109,7 @@ class ModelRunner:
 
     Args:
         variants: numbers of what computes the tokens of a path.
-        deterministic: a branch's attention has the same bits in any batch.
+        deterministic: a branch has the same bits in any batch, as far as the model can.
         device: where the model is.
         cuda_graphs: on a GPU, decode steps are captured and replayed.
     """
@@ -125,11 +125,11 @@ class ModelRunner:
         device: Device | None = None,
         cuda_graphs: bool = True,
     ) -> None:
-        self.model = model
+        self._deterministic = deterministic
+        self.serve(model)
         self._memory = memory
         self._profile = profile
         self.adapters = StepAdapters(variants)
-        self._deterministic = deterministic
         self._device = HostDevice() if device is None else device
         self._uses_graphs = cuda_graphs and self._device.attention == "triton"
         self._plan: AttentionPlan | None = None
@@ -138,6 +138,13 @@ class ModelRunner:
         self.num_plans = 0
         self._graphs: DecodeGraphs | None = None
         self._heap = StepHeap()
+
+    def serve(self, model: CausalModel) -> None:
+        """Compute with this model from now on; a deterministic runner makes it batch-invariant if
+        it can be."""
+        self.model = model
+        if self._deterministic and isinstance(model, Decoder):
+            self.model = model.with_rows_apart()
 
     def run(self, batch: Batch) -> StepOutput:
         """Compute pending tokens (at least 1 of each) and drafts of a batch and write their KV."""

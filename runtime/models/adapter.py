@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from radixlang.errors import ModelFormatError
 from radixlang.kernels.attention import StepPlan, attend
 from radixlang.kernels.layer_kv import KVLayers, LayerKV
+from radixlang.kernels.native.library import Library
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import chain
 from radixlang.progress import doing
@@ -103,12 +104,18 @@ class _LayerShape:
 
 
 class TransformersModel:
-    """A `CausalModel` over a transformers model; see the module's docstring."""
+    """A `CausalModel` over a transformers model; see the module's docstring.
 
-    def __init__(self, model: PreTrainedModel, config: ModelConfig) -> None:
+    `library` attends, on a CPU; None: plain torch.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, config: ModelConfig, library: Library | None = None
+    ) -> None:
         from transformers import AttentionInterface
 
         self.config = config
+        self.library = library
         self._model = model
         self._layers = _LayerCalls()
         name = f"{ATTENTION_NAME}_{next(_numbers)}"
@@ -235,6 +242,7 @@ def load_adapter(
     dtype: torch.dtype,
     device: torch.device,
     context_length: int | None = None,
+    library: Library | None = None,
 ) -> TransformersModel:
     """Load a folder through transformers and check it against eager attention.
 
@@ -255,11 +263,14 @@ def load_adapter(
             f"{folder}: transformers cannot load this model ({type(error).__name__}: {error})"
         ) from error
     with doing(f"checking {folder.name} against transformers"):
-        return adapt(model.to(device), folder.name, context_length)
+        return adapt(model.to(device), folder.name, context_length, library)
 
 
 def adapt(
-    model: PreTrainedModel, name: str, context_length: int | None = None
+    model: PreTrainedModel,
+    name: str,
+    context_length: int | None = None,
+    library: Library | None = None,
 ) -> TransformersModel:
     """Wrap a loaded transformers model.
 
@@ -276,7 +287,8 @@ def adapt(
         expected = model(input_ids=probe[None], use_cache=False).logits[0].float()
     try:
         shapes = _layer_shapes(model, probe)
-        adapter = TransformersModel(model, _config(model, name, shapes, context_length))
+        config = _config(model, name, shapes, context_length)
+        adapter = TransformersModel(model, config, library)
         found = _probe(adapter, probe)
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         raise ModelFormatError(

@@ -8,20 +8,22 @@ final norm, and `logits` takes rows of its result.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeGuard
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 
 from radixlang.kernels.attention import StepPlan, attend
+from radixlang.kernels.cpu import elementwise
 from radixlang.kernels.layer_kv import KVLayers, LayerKV
 from radixlang.kernels.native.decoder import DenseWeight
 from radixlang.kernels.native.grouped import GroupedWeight
+from radixlang.kernels.native.library import Library
 from radixlang.kernels.options import AttentionOptions
-from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.runtime.adapters.lora import LoraAdapter, LowRank
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.families import Activation
@@ -30,10 +32,11 @@ from radixlang.runtime.models.linear import (
     Linear,
     NativeLinear,
     RmsNorm,
+    RowByRow,
     TransposedLinear,
 )
 from radixlang.runtime.models.low_rank import AdapterBatch, BoundAdapter, fused_changes
-from radixlang.runtime.models.native import NativeLayers
+from radixlang.runtime.models.native import NativeLayers, native_backend
 from radixlang.runtime.models.rotary import Rotary, rotate
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -153,12 +156,32 @@ class Decoder:
         self._options = layer_options(config)
         self._rotary = [Rotary(rope, config.head_dim, device) for rope in config.ropes]
         self._head_norm = RmsNorm(config.head_dim, config.norm_eps)
-        self._activation = ACTIVATIONS[config.activation]
+        on_cpu = device.type == "cpu"
+        self._activation = (elementwise.ACTIVATIONS if on_cpu else ACTIVATIONS)[config.activation]
 
     @property
     def batch_invariant(self) -> bool:
         """See `CausalModel`."""
-        return self._native is not None
+        return self._native is not None or isinstance(self._head, RowByRow)
+
+    @property
+    def library(self) -> Library | None:
+        """What attends, where the layers are native."""
+        return None if self._native is None else self._native.library
+
+    def with_rows_apart(self) -> Decoder:
+        """The same model with products row by row, which makes it batch-invariant on the CPU where
+        the layers are not native."""
+        if self.batch_invariant or self.device.type != "cpu":
+            return self
+        twin = copy.copy(self)
+        twin._layers = tuple(
+            replace(layer, qkv=RowByRow(layer.qkv), o=RowByRow(layer.o),
+                    gate_up=RowByRow(layer.gate_up), down=RowByRow(layer.down))
+            for layer in self._layers
+        )  # fmt: skip
+        twin._head = RowByRow(self._head)
+        return twin
 
     @property
     def num_weight_bytes(self) -> int:
@@ -222,8 +245,9 @@ class Decoder:
         """
         config = self.config
         hidden = scaled_rows(self._embed, input_ids, config.embed_scale)
-        if self._native is not None and adapters is None and _is_for_cpu(plan):
-            return self._native.forward(hidden, plan, kv)
+        backend = native_backend(plan)
+        if self._native is not None and adapters is None and backend is not None:
+            return self._native.forward(hidden, backend, kv)
         rotations = [rotary.at(positions) for rotary in self._rotary]
         for index, layer in enumerate(self._layers):
             rotation = rotations[config.layer_rope[index]]
@@ -286,10 +310,6 @@ def _values(linear: Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
     return linear.rows, linear.bias
 
 
-def _is_for_cpu(plan: StepPlan) -> TypeGuard[AttentionPlan]:
-    return isinstance(plan, AttentionPlan) and plan.backend.name == "cpu"
-
-
 def _plain(part: str, linear: Linear, x: torch.Tensor) -> torch.Tensor:
     return linear(x)
 
@@ -316,4 +336,7 @@ def scaled_rows(embed: Embedding, input_ids: torch.Tensor, scale: float) -> torc
 
 def soft_capped(logits: torch.Tensor, cap: float | None) -> torch.Tensor:
     """cap * tanh(logits / cap); the logits themselves without a cap."""
-    return logits if cap is None else torch.tanh(logits / cap) * cap
+    if cap is None:
+        return logits
+    tanh = elementwise.tanh if logits.device.type == "cpu" else torch.tanh
+    return tanh(logits / cap) * cap

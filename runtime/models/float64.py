@@ -42,7 +42,7 @@ def in_float64(model: CausalModel) -> CausalModel:
         return _decoder(model)
     if isinstance(model, Int8Decoder):
         coarse = _decoder(model)
-        coarse._ops = plain_ops(replace(model._ops.shape, kv_dtype="float64"))
+        coarse._ops = plain_ops(model._ops.shape)
         return coarse
     if isinstance(model, TransformersModel):
         wide: Any = copy.deepcopy(model._model)  # whose to() transformers gives no type

@@ -103,6 +103,19 @@ class GroupedLinear:
         return out if self.bias is None else out.add_(self.bias)
 
 
+class RowByRow:
+    """Another linear layer, for a row at a time: torch may round a row otherwise in company."""
+
+    __slots__ = ("_linear", "num_bytes")
+
+    def __init__(self, linear: Linear) -> None:
+        self._linear = linear
+        self.num_bytes = linear.num_bytes
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self._linear(x[row : row + 1].clone()) for row in range(len(x))])
+
+
 class RmsNorm:
     """x / rms(x) * gain [width]; without a gain if it is None. Zhang and Sennrich 2019."""
 

@@ -27,7 +27,6 @@ from radixlang.runtime.models.gguf.grouped import build_grouped_decoder, can_gro
 from radixlang.runtime.models.gguf.tokenizer import gguf_tokenizer
 from radixlang.runtime.models.gguf.weights import GgufWeights
 from radixlang.runtime.models.int8.build import MEASURED_FAMILIES, build_int8_decoder
-from radixlang.runtime.models.int8.linear import has_amx
 from radixlang.runtime.models.int8.weight_cache import RowStore
 from radixlang.runtime.models.locate import locate
 from radixlang.runtime.models.model import CausalModel, LoadedModel
@@ -81,8 +80,8 @@ def load_model(
             and "int8" for a smaller one, if its family is one where both were measured to change
             next to nothing, else None.
         kv_dtype: of keys and values in the cache. "auto" is `dtype`, but "bfloat16" with quantized
-            weights where the native library runs them or the CPU multiplies bfloat16 tiles (AMX);
-            "bfloat16" and "float16" can be had with float32 on any CPU, and take half the memory.
+            weights; "bfloat16" and "float16" can be had with float32 on a CPU, and take half the
+            memory.
         context_length: most tokens of a prompt and its generation together.
 
     Raises:
@@ -121,10 +120,9 @@ class _Wanted:
         self, config: ModelConfig, source: WeightSource, path: Path, *, coarse: bool
     ) -> LoadedParts:
         """The decoder, and the quantization it got; `coarse`: its weights have few bits already."""
-        library = native_library() if self.device.type == "cpu" else None
+        library = self.library()
         chosen = self._chosen(config, source, path, library, coarse=coarse)
-        halves = chosen is not None and (library is not None or has_amx())
-        config = self.with_kv_dtype(config, halves=halves)
+        config = self.with_kv_dtype(config, halves=chosen is not None)
         if chosen == "file" and library is not None and isinstance(source, GgufWeights):
             return build_grouped_decoder(config, source, library), chosen
         if chosen == "int8":
@@ -161,6 +159,10 @@ class _Wanted:
                 "was found, or RADIXLANG_NATIVE is empty. Install g++ or clang++, or pass 'int8'"
             )
         return self.quantization
+
+    def library(self) -> Library | None:
+        """The native library, for a model on a CPU where there is one."""
+        return native_library() if self.device.type == "cpu" else None
 
     def with_kv_dtype(self, config: ModelConfig, *, halves: bool) -> ModelConfig:
         """The configuration with the cache's dtype decided; `halves`: bfloat16 by default."""
@@ -296,7 +298,9 @@ def _adapted(
             "transformers' own layers, which have no int8; pass quantization=None"
         )
     dtype = _DTYPES[wanted.dtype]
-    adapter = load_adapter(folder, config, dtype, wanted.device, wanted.context_length)
+    adapter = load_adapter(
+        folder, config, dtype, wanted.device, wanted.context_length, wanted.library()
+    )
     adapter.config = wanted.with_kv_dtype(adapter.config, halves=False)
     return LoadedModel(adapter, tokenizer, adapter.config, sampling)
 

@@ -9,6 +9,7 @@ import torch
 
 from radixlang.kernels.attention import StepPlan, plan_attention
 from radixlang.kernels.layer_kv import KVLayers
+from radixlang.kernels.native.library import Library
 from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.runtime.adapters.lora import LoraAdapter
@@ -24,13 +25,17 @@ class CausalModel(Protocol):
     `forward` maps input_ids [num_tokens] and positions [num_tokens] to the residual stream
     [num_tokens, hidden_size] and writes keys and values to kv[layer]; `logits` maps any rows of
     it to [n, vocab_size] in float32. It is `batch_invariant` if a row's results have the same bits
-    alone and in any company, however its path is cut.
+    alone and in any company, however its path is cut. `library`, where there is one, attends on
+    the CPU.
     """
 
     config: ModelConfig
 
     @property
     def batch_invariant(self) -> bool: ...
+
+    @property
+    def library(self) -> Library | None: ...
 
     @property
     def device(self) -> torch.device: ...
@@ -110,6 +115,7 @@ def plan_for(
         deterministic=deterministic,
         device=model.device,
         backend=backend,
+        library=model.library,
     )
 
 

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from radixlang.kernels.attention import StepPlan
 from radixlang.kernels.layer_kv import KVLayers
 from radixlang.kernels.native import decoder as native
+from radixlang.kernels.native.backend import HEAD_DIM_STEP, NativeBackend
 from radixlang.kernels.native.library import Library
-from radixlang.kernels.native.step import NativePlans, NativePools
+from radixlang.kernels.native.step import NativePools
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.rotary import inverse_frequencies
-
-HEAD_DIM_STEP = 8  # the library's heads are multiples of it
 
 
 class NativeLayers:
@@ -35,8 +35,9 @@ class NativeLayers:
         head: native.Head,
         rotation: native.Rotation | None = None,
     ) -> None:
+        self.library = library
         self._num_layers = config.num_layers
-        self._plans, self._pools = NativePlans(library), NativePools()
+        self._pools = NativePools()
         self._decoder = native.NativeDecoder(
             library,
             shape,
@@ -47,16 +48,22 @@ class NativeLayers:
             after_embed=rotation,
         )
 
-    def forward(self, embedded: Tensor, plan: AttentionPlan, kv: KVLayers) -> Tensor:
+    def forward(self, embedded: Tensor, backend: NativeBackend, kv: KVLayers) -> Tensor:
         """Embedded tokens [num_tokens, hidden_size], which it overwrites, to the stream."""
         stream = embedded.float().contiguous()
-        own, pools = self._plans.of(plan), self._pools.of(kv, self._num_layers)
-        self._decoder.step(stream, own, pools)
+        self._decoder.step(stream, backend.plan, self._pools.of(kv, self._num_layers))
         return stream
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Decoder.logits`."""
         return self._decoder.logits(hidden)
+
+
+def native_backend(plan: StepPlan) -> NativeBackend | None:
+    """The plan's backend where the library attends; None for any other."""
+    if isinstance(plan, AttentionPlan) and isinstance(plan.backend, NativeBackend):
+        return plan.backend
+    return None
 
 
 def suits(config: ModelConfig) -> bool:

@@ -38,11 +38,15 @@ class Rotary:
 
 
 def rotate(heads: torch.Tensor, rotations: torch.Tensor) -> torch.Tensor:
-    """Rotate heads [num_tokens, num_heads, head_dim] (interleaved pairs) by `Rotary.at`."""
+    """Rotate heads [num_tokens, num_heads, head_dim] (interleaved pairs) by `Rotary.at`.
+
+    In real numbers: torch's complex product has other last bits at the ends of a tensor.
+    """
     wide = heads if heads.dtype == torch.float64 else heads.float()
-    pairs = wide.view(*heads.shape[:-1], -1, 2)
-    rotated = torch.view_as_real(torch.view_as_complex(pairs) * rotations).flatten(-2)
-    return rotated.to(heads.dtype)
+    x, y = wide.view(*heads.shape[:-1], -1, 2).unbind(-1)
+    real, imaginary = rotations.real, rotations.imag
+    rotated = torch.stack((x * real - y * imaginary, x * imaginary + y * real), dim=-1)
+    return rotated.flatten(-2).to(heads.dtype)
 
 
 def interleave_rows(weight: torch.Tensor, num_heads: int, rotary_dim: int) -> torch.Tensor:

@@ -14,7 +14,7 @@ class Device(Protocol):
     """A device as the engine sees it; `device_of` finds the one of a `torch.device`."""
 
     is_host: bool
-    attention: str  # the backend of `plan_attention`
+    attention: str | None  # the backend of `plan_attention`; None: what suits the model
 
     def bind(self) -> None:
         """Make it the calling thread's current device, to which kernels are launched."""
@@ -50,7 +50,7 @@ class HostDevice:
     """The CPU: every thread runs on it, and its memory is counted elsewhere."""
 
     is_host = True
-    attention = "cpu"
+    attention = None
 
     def bind(self) -> None:
         """Nothing to do."""

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from radixlang.cache_dir import home
 from radixlang.kernels.attention import attend, plan_attention
-from radixlang.kernels.cpu.backend import cpu_schedule
 from radixlang.kernels.layer_kv import LayerKV
+from radixlang.kernels.native.build import find_compiler
+from radixlang.kernels.native.library import Library, load
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.reference.attention import attend_reference
@@ -29,7 +31,19 @@ def stepped(batch: TreeBatch, new_slots: np.ndarray) -> TreeBatch:
     )
 
 
-def decode(batch: TreeBatch, *, steps: int, window: int | None, by_step: bool) -> None:
+@pytest.fixture(params=["plain", "native"])
+def library(request: pytest.FixtureRequest) -> Library | None:
+    """None, and the native library."""
+    if request.param == "plain":
+        return None
+    if find_compiler() is None:
+        pytest.skip("there is no C++ compiler")
+    return load(home() / "native")
+
+
+def decode(
+    batch: TreeBatch, *, steps: int, window: int | None, by_step: bool, library: Library | None
+) -> None:
     """Decode with one advancing plan; compare every step with the reference."""
     count, first = (
         len(batch.branch_segment),
@@ -37,7 +51,7 @@ def decode(batch: TreeBatch, *, steps: int, window: int | None, by_step: bool) -
     )
     k_pool, v_pool = poisoned_pool(batch, 2, 16, spare=count * steps + 1)
     pool = LayerKV(k_pool, v_pool)
-    plan = plan_attention(batch, num_heads=6, num_kv_heads=2, head_dim=16)
+    plan = plan_attention(batch, num_heads=6, num_kv_heads=2, head_dim=16, library=library)
     for step in range(steps):
         q, (k, v) = torch.randn(count, 6, 16), torch.randn(2, count, 2, 16)
         out = attend(q, k, v, pool, plan, AttentionOptions(0.25, window=window))
@@ -52,26 +66,16 @@ def decode(batch: TreeBatch, *, steps: int, window: int | None, by_step: bool) -
 
 @pytest.mark.parametrize("window", [None, 6, 64])
 @pytest.mark.parametrize("by_step", [True, False], ids=["slots-by-step", "slots-by-branch"])
-def test_advancing_equals_planning_anew(window: int | None, by_step: bool) -> None:
+def test_advancing_equals_planning_anew(
+    window: int | None, by_step: bool, library: Library | None
+) -> None:
     for seed in range(5):
         batch = random_forest(np.random.default_rng(seed))
-        decode(batch, steps=5, window=window, by_step=by_step)
+        decode(batch, steps=5, window=window, by_step=by_step, library=library)
 
 
-def test_advancing_beyond_the_reserve() -> None:
-    decode(level_forest((1, 3), (40, 5)), steps=140, window=None, by_step=True)
-
-
-def test_a_lone_branch_stays_in_place_while_its_slots_do() -> None:
-    batch = level_forest((1,), (300,))
-    plan = plan_attention(batch, num_heads=6, num_kv_heads=2, head_dim=16)
-    assert cpu_schedule(plan, None).alone is not None
-    kept = cpu_schedule(plan, None)
-    plan.advance(np.array([300], dtype=np.int32))
-    assert cpu_schedule(plan, None) is kept
-    plan.advance(np.array([999], dtype=np.int32))
-    assert cpu_schedule(plan, None) is not kept
-    assert cpu_schedule(plan, None).alone is None
+def test_advancing_beyond_the_reserve(library: Library | None) -> None:
+    decode(level_forest((1, 3), (40, 5)), steps=140, window=None, by_step=True, library=library)
 
 
 def test_new_slots_and_positions_are_in_flat_order() -> None:
@@ -103,7 +107,7 @@ def test_advance_takes_one_slot_a_branch() -> None:
 
 
 def test_an_unknown_backend_is_refused() -> None:
-    with pytest.raises(ValueError, match="neither 'cpu', 'triton' nor 'reference'"):
+    with pytest.raises(ValueError, match="neither 'native', 'cpu', 'triton' nor"):
         plan_attention(
             level_forest((1,), (9,)), num_heads=2, num_kv_heads=2, head_dim=8, backend="metal"
         )

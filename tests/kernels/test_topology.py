@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radixlang.kernels.plan.topology import BELOW, GRID, Topology, build_topology, grow
+from radixlang.kernels.plan.topology import GRID, Topology, build_topology, grow
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.reference.attention import path_of
 from radixlang.kernels.tools.forests import level_forest, random_forest
@@ -79,21 +79,6 @@ def test_a_chain_with_one_branch_is_one_node() -> None:
 def test_a_short_shared_node_moves_into_its_children(length: int, nodes: int) -> None:
     topology = build_topology(level_forest((1, 3), (length, 40)))
     assert len(topology.node_length) == nodes
-
-
-@pytest.mark.parametrize(
-    ("spare_reads", "lengths"),
-    [(0, [300, 100, 100, 9, 9, 9, 9]), (100 // BELOW - 1, [300, 100, 100, 9, 9, 9, 9]),
-     (100 // BELOW, [300, 109, 109, 109, 109]), (3 * 300 - 1, [300, 109, 109, 109, 109]),
-     (3 * 300, [409, 409, 409, 409])],
-)  # fmt: skip
-def test_a_node_that_is_cheap_to_read_again_moves_into_its_children(
-    spare_reads: int, lengths: list[int]
-) -> None:
-    batch = level_forest((1, 2, 4), (300, 100, 9))
-    topology = build_topology(batch, spare_reads=spare_reads)
-    assert sorted(topology.node_length.tolist(), reverse=True) == lengths
-    assert build_topology(batch, deterministic=True, spare_reads=spare_reads).num_rows == 4
 
 
 def test_segments_without_a_branch_are_dropped() -> None:

@@ -41,6 +41,7 @@ class FaultyModel:
         self.config, self.device = model.config, model.device
         self.num_weight_bytes = model.num_weight_bytes
         self.batch_invariant = model.batch_invariant
+        self.library = model.library
 
     def forward(self, input_ids: torch.Tensor, *rest: Any) -> torch.Tensor:
         if self._choose.random() < 0.003:

@@ -19,6 +19,7 @@ from radixlang.runtime.diagnostics.invariants import Violation
 from radixlang.runtime.engine.idle_tasks import Upkeep
 from radixlang.runtime.scheduling import scheduler
 from radixlang.sampling_params import SamplingParams
+from tests.conftest import make_tiny_model
 
 TIMEOUT = 60
 MakeRuntime = Callable[..., Any]
@@ -37,13 +38,10 @@ def run(runtime: Any, prompt: list[int], params: SamplingParams = GREEDY) -> Any
     return completion
 
 
-@pytest.fixture
-def other_model(tiny_model: Any, request: pytest.FixtureRequest) -> Any:
-    """The tiny model with its layers in the other order: the same shape, other weights."""
-    model = tiny_model.model
-    swapped = object.__new__(type(model))
-    swapped.__dict__.update(model.__dict__, _layers=tuple(reversed(model._layers)))
-    return replace(tiny_model, model=swapped)
+@pytest.fixture(scope="module")
+def other_model() -> Any:
+    """A model of the same shape with other weights."""
+    return make_tiny_model(seed=1)
 
 
 # ---- prebuilt prefixes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -350,7 +351,21 @@ def test_a_wrong_number_of_draft_tokens_is_refused(make_runtime: MakeRuntime, ba
         make_runtime(draft_tokens=bad)
 
 
-def test_deterministic_runtimes_do_not_guess(make_runtime: MakeRuntime) -> None:
-    assert make_runtime(deterministic=True).core.branches.serving.draft_tokens == 0
+def test_deterministic_runtimes_draft_where_that_leaves_the_bits(
+    make_runtime: MakeRuntime, tiny_model: Any
+) -> None:
+    assert make_runtime(deterministic=True).core.branches.serving.draft_tokens == 8
+
+    class Varying:
+        """A model whose rows depend on their company."""
+
+        batch_invariant = False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(tiny_model.model, name)
+
+    varying = dataclasses.replace(tiny_model, model=Varying())
+    runtime = make_runtime(varying, deterministic=True)
+    assert runtime.core.branches.serving.draft_tokens == 0
     with pytest.raises(ParameterError, match="draft_tokens=4 drafts tokens"):
-        make_runtime(deterministic=True, draft_tokens=4)
+        make_runtime(varying, deterministic=True, draft_tokens=4)

@@ -479,6 +479,7 @@ class PoisonedModel:
         self.config, self.device = model.config, model.device
         self.num_weight_bytes = model.num_weight_bytes
         self.batch_invariant = model.batch_invariant
+        self.library = model.library
         self.nan_id, self.raise_id = nan_id, raise_id
 
     def forward(self, input_ids: torch.Tensor, positions: Any, plan: Any, kv: Any) -> torch.Tensor:

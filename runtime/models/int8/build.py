@@ -19,7 +19,6 @@ from radixlang.runtime.models.int8.linear import (
     Int8Rows,
     Product,
     quantize_rows,
-    warn_once_in_silence,
 )
 from radixlang.runtime.models.int8.ops import OpsShape, plain_ops
 from radixlang.runtime.models.int8.rotation import BlockHadamard, ResidualRotation
@@ -55,8 +54,6 @@ def build_int8_decoder(
     """
     if not suits(config):
         library = None
-    if library is None:
-        warn_once_in_silence()
     folder = _Folder(config, source, store or RowStore(None), library)
     (embed, head), layers = in_threads(folder.outer, folder.layer, config.num_layers)
     shape = folder.shape(layers[0])
@@ -132,7 +129,6 @@ class _Folder:
             intermediate_size=config.intermediate_size,
             activation=config.activation,
             norm_eps=config.norm_eps,
-            kv_dtype=config.kv_dtype,
             stream_block=1 if self._stream is None else self._stream.size,
             inner_block=self._inner.size,
             has_gains=layer.attn_gain is not None,
@@ -150,11 +146,11 @@ class _Folder:
         tied = config.tie_embeddings or "head.weight" not in self._source
         rows = self._store.rows("head", lambda: self._head(embed if tied else self._table("head")))
         bias = self._assembler.bias("head", config.vocab_size)
-        return embed, Int8Head(self._product(rows, wide=True), self._gain("norm"), bias)
+        return embed, Int8Head(self._product(rows), self._gain("norm"), bias)
 
-    def _product(self, rows: Int8Rows, *, wide: bool = False) -> Product:
+    def _product(self, rows: Int8Rows) -> Product:
         if self._library is None:
-            return Int8Product(rows, wide=wide)
+            return Int8Product(rows)
         return Weight(self._library, *rows)
 
     def _head(self, table: Embedding) -> Int8Rows:

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from radixlang.kernels.attention import StepPlan, attend_packed
+from radixlang.kernels.attention import StepPlan, attend
 from radixlang.kernels.layer_kv import KVLayers, LayerKV
+from radixlang.kernels.native.library import Library
 from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.decoder import Embedding, layer_options, scaled_rows, soft_capped
-from radixlang.runtime.models.int8.linear import Product, whole_tiles
+from radixlang.runtime.models.int8.linear import Product
 from radixlang.runtime.models.int8.ops import Int8Ops, Quantized
-from radixlang.runtime.models.native import NativeLayers
+from radixlang.runtime.models.native import NativeLayers, native_backend
 from radixlang.runtime.models.rotary import Rotary
 
 Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys and values: see `Int8Ops.heads`
@@ -103,8 +103,13 @@ class Int8Decoder:
 
     @property
     def batch_invariant(self) -> bool:
-        """See `CausalModel`."""
-        return self._native is not None
+        """True: see `CausalModel`."""
+        return True
+
+    @property
+    def library(self) -> Library | None:
+        """What attends, where the layers are native."""
+        return None if self._native is None else self._native.library
 
     @property
     def num_weight_bytes(self) -> int:
@@ -118,13 +123,13 @@ class Int8Decoder:
     def forward(self, input_ids: Tensor, positions: Tensor, plan: StepPlan, kv: KVLayers) -> Tensor:
         """See `Decoder.forward`."""
         assert isinstance(plan, AttentionPlan)  # graphs are captured on a GPU
-        if self._native is not None and plan.backend.name == "cpu":
+        backend = native_backend(plan)
+        if self._native is not None and backend is not None:
             embedded = scaled_rows(self._embed, input_ids, self.config.embed_scale)
-            return self._native.forward(embedded, plan, kv)
+            return self._native.forward(embedded, backend, kv)
         ops, layers = self._ops, self._layers
-        num_tokens, positions = len(input_ids), _padded(positions)
         rotations = [torch.view_as_real(rotary.at(positions)) for rotary in self._rotary]
-        stream = self._embedded(_padded(input_ids))
+        stream = self._embedded(input_ids)
         quantized, scale = ops.read(stream, layers[0].attn_gain)
         for index, (layer, next_gain) in enumerate(zip(layers, self._next_gains, strict=True)):
             rotation = rotations[self.config.layer_rope[index]]
@@ -147,15 +152,15 @@ class Int8Decoder:
                 layer.mlp_post_gain,
                 next_gain,
             )
-        return stream[:num_tokens]
+        return stream
 
     @torch.no_grad()
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Decoder.logits`."""
         if self._native is not None:
             return self._native.logits(hidden)
-        quantized, scale = self._ops.read(_padded(hidden), self._head.gain)
-        logits: Tensor = self._head.product(quantized)[: len(hidden)].mul_(scale[: len(hidden)])
+        quantized, scale = self._ops.read(hidden.contiguous(), self._head.gain)
+        logits = self._head.product(quantized).mul_(scale)
         if self._head.bias is not None:
             logits.add_(self._head.bias)
         return soft_capped(logits.float(), self.config.logit_soft_cap)
@@ -168,39 +173,5 @@ class Int8Decoder:
         self, index: int, heads: Heads, layer_kv: LayerKV, plan: AttentionPlan
     ) -> Quantized:
         """Attention's output, quantized."""
-        q, k, v = heads if len(heads[0]) == plan.num_tokens else _cut(heads, plan.num_tokens)
-        out = attend_packed(
-            q,
-            k,
-            v,
-            layer_kv,
-            plan,
-            self._options[index],
-        )
-        if isinstance(out, Tensor):
-            return self._ops.attended(_padded(out))
-        quantized = self._ops.merged(out.first, out.first_lse, out.second, out.second_lse)
-        return _padded_both(quantized, plan.row_inverse)
-
-
-def _cut(heads: Heads, num_tokens: int) -> Heads:
-    """Without the rows that are padding."""
-    q, k, v = heads
-    return q[:num_tokens], k[:num_tokens], v[:num_tokens]
-
-
-def _padded(rows: Tensor) -> Tensor:
-    """As many rows as products like, the last of them zeros; contiguous."""
-    num_padding = whole_tiles(len(rows)) - len(rows)
-    if not num_padding:
-        return rows.contiguous()
-    return F.pad(rows, (0, 0) * (rows.dim() - 1) + (0, num_padding))
-
-
-def _padded_both(quantized: Quantized, order: Tensor | None) -> Quantized:
-    """The same of quantized values and their scales, put in order first."""
-    if order is None:
-        return _padded(quantized[0]), _padded(quantized[1])
-    return _padded(quantized[0].index_select(0, order)), _padded(
-        quantized[1].index_select(0, order)
-    )
+        q, k, v = heads
+        return self._ops.attended(attend(q, k, v, layer_kv, plan, self._options[index]))

@@ -16,9 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from radixlang.kernels.cpu.attention import packed
+from radixlang.kernels.cpu.elementwise import ACTIVATIONS
 from radixlang.runtime.models import rotary
-from radixlang.runtime.models.decoder import ACTIVATIONS
 from radixlang.runtime.models.families import Activation
 from radixlang.runtime.models.int8.linear import LARGEST, TINY
 from radixlang.runtime.models.int8.rotation import hadamard
@@ -45,7 +44,6 @@ class OpsShape:
     intermediate_size: int
     activation: Activation
     norm_eps: float
-    kv_dtype: str
     stream_block: int
     inner_block: int
     has_gains: bool = False
@@ -64,11 +62,9 @@ class Int8Ops:
         read: stream [n, hidden], norm's gain or None; to quantized rows of the normalised stream.
         heads: product of the qkv weight (values' rows once more behind it, finer), scales,
             rotations [n, 1, head_dim / 2, 2], bias or None, gain of the query and key norms or
-            None; to q [n, group, num_kv_heads, head_dim] and k and v [n, num_kv_heads, head_dim]
-            in the cache's dtype, q and k rotated.
+            None; to q [n, num_heads, head_dim] and k and v [n, num_kv_heads, head_dim], q and k
+            rotated.
         attended: attention's output [n, num_heads, head_dim]; to its quantized rows.
-        merged: two partials of it, each [n, group, num_kv_heads, head_dim] in the cache's dtype and
-            its log-sum-exp [n, group, num_kv_heads]; to the quantized rows of the merged one.
         add_read: stream, product of what is added, its scales, its bias or None, the gain of a
             norm after it or None, the gain of the next norm or None; to the stream with it, and
             the quantized rows of that as in `read`.
@@ -80,7 +76,6 @@ class Int8Ops:
     read: Callable[[Tensor, Tensor | None], Quantized]
     heads: Callable[..., tuple[Tensor, Tensor, Tensor]]
     attended: Callable[[Tensor], Quantized]
-    merged: Callable[[Tensor, Tensor, Tensor, Tensor], Quantized]
     add_read: Callable[..., tuple[Tensor, Tensor, Tensor]]
     activated: Callable[[Tensor, Tensor, Tensor | None], Quantized]
 
@@ -93,7 +88,6 @@ def plain_ops(shape: OpsShape) -> Int8Ops:
         read=read,
         heads=partial(split_heads, shape),
         attended=lambda out: quantize(out.reshape(out.shape[0], -1)),
-        merged=merge_partials,
         add_read=partial(add_and_read, shape.norm_eps, read),
         activated=partial(activate, ACTIVATIONS[shape.activation], shape.inner_block),
     )
@@ -133,20 +127,7 @@ def split_heads(
     if gain is not None:
         qk = F.rms_norm(qk, (shape.head_dim,), None, shape.norm_eps) * gain
     qk = rotary.rotate(qk, torch.view_as_complex(rotations))
-    kv_dtype = getattr(torch, shape.kv_dtype)
-    q, k = qk[:, : shape.num_heads], qk[:, shape.num_heads :]
-    v = v.view(v.shape[0], -1, shape.head_dim)
-    return packed(q, shape.num_kv_heads, kv_dtype), k.to(kv_dtype), v.to(kv_dtype)
-
-
-def merge_partials(
-    first: Tensor, first_lse: Tensor, second: Tensor, second_lse: Tensor
-) -> Quantized:
-    """See `Int8Ops.merged`; a partial weighs as much as the exponentials it is the mean of."""
-    # Of a single number torch's sigmoid has other last bits than of a vector: hence in float64.
-    share = torch.sigmoid((second_lse - first_lse).double()).float().unsqueeze(-1)
-    whole = torch.lerp(first.float(), second.float(), share)
-    return quantize(whole.transpose(1, 2).reshape(whole.shape[0], -1))
+    return qk[:, : shape.num_heads], qk[:, shape.num_heads :], v.view(len(v), -1, shape.head_dim)
 
 
 def add_and_read(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from radixlang.kernels.attention import plan_attention
 from radixlang.kernels.layer_kv import LayerKV
+from radixlang.kernels.native.backend import NativeBackend
 from radixlang.kernels.native.decoder import (
     AnyWeight,
     DecoderShape,
@@ -24,7 +25,7 @@ from radixlang.kernels.native.decoder import (
     Weight,
 )
 from radixlang.kernels.native.library import Library
-from radixlang.kernels.native.step import NativePlans, NativePools
+from radixlang.kernels.native.step import NativePools
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import TreeBatch
 
@@ -76,7 +77,7 @@ class Text:
     """One text in a pool of its own, written chunk by chunk."""
 
     def __init__(self, library: Library, kind: str) -> None:
-        self._decoder, self._plans = decoder(library, kind), NativePlans(library)
+        self._decoder, self._library = decoder(library, kind), library
         size = (NUM_TOKENS + 60, KV_HEADS, DIM)
         self._kv = [LayerKV(torch.full(size, torch.nan), torch.full(size, torch.nan))
                     for _ in range(LAYERS)]  # fmt: skip
@@ -97,11 +98,12 @@ class Text:
                 branch_query_start=np.full(len(tails), start, np.int32),
                 branch_num_queries=np.full(len(tails), num, np.int32),
             ),
-            num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM,
+            num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, library=self._library,
         )  # fmt: skip
+        assert isinstance(plan.backend, NativeBackend)
         stream = self._embedded[start:stop].repeat(num_branches, 1)
         pools = NativePools().of(self._kv, LAYERS)
-        self._decoder.step(stream, self._plans.of(plan), pools)
+        self._decoder.step(stream, plan.backend.plan, pools)
         return self._decoder.logits(stream).view(num_branches, num, VOCAB)
 
 

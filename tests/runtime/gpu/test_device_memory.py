@@ -165,7 +165,7 @@ def test_quantising_takes_a_part_of_a_node_at_a_time(monkeypatch: pytest.MonkeyP
 def test_loaded_weights_are_overwritten_where_they_are(
     fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models = iter([make_tiny_model(seed=0), make_tiny_model(seed=1)])
+    models = iter([make_tiny_model(seed=0, native=False), make_tiny_model(seed=1, native=False)])
     devices: list[str] = []
 
     def load(name: str, *, device: str, **_: Any) -> Any:
@@ -181,14 +181,14 @@ def test_loaded_weights_are_overwritten_where_they_are(
         second = answers(runtime, [ids(0, 20)])
         assert runtime.loaded.model is held
         assert [weight.data_ptr() for weight in held.weights()] == before
-    with Runtime(make_tiny_model(seed=1), num_pages=256) as fresh:
+    with Runtime(make_tiny_model(seed=1, native=False), num_pages=256) as fresh:
         assert second == answers(fresh, [ids(0, 20)])
     assert first != second
     assert devices == ["cuda:1", "cpu"]
 
 
 def test_a_model_that_was_given_is_left_as_it_is(fake_cuda: FakeCuda) -> None:
-    given, other = make_tiny_model(seed=0), make_tiny_model(seed=1)
+    given, other = make_tiny_model(seed=0, native=False), make_tiny_model(seed=1, native=False)
     before = [weight.clone() for weight in given.model.weights()]
     with Runtime(given, num_pages=256) as runtime:
         runtime.update_weights(other)

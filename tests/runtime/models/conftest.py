@@ -15,6 +15,7 @@ import torch
 
 from radixlang.kernels.attention import plan_attention
 from radixlang.kernels.layer_kv import LayerKV
+from radixlang.kernels.native.library import Library
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.gguf.file import GgufFile
@@ -24,10 +25,16 @@ GEMMA3_SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a681
 
 
 class Forest:
-    """One model's pool, and plans for a shared prefix with branches below it."""
+    """One model's pool, and plans for a shared prefix with branches below it.
 
-    def __init__(self, config: ModelConfig, num_slots: int = 1024) -> None:
+    `library` attends, None: plain torch.
+    """
+
+    def __init__(
+        self, config: ModelConfig, num_slots: int = 1024, library: Library | None = None
+    ) -> None:
         self.config = config
+        self.library = library
         size = (num_slots, config.num_kv_heads, config.head_dim)
         dtype = getattr(torch, config.dtype)
         self.kv = [LayerKV(torch.full(size, torch.nan, dtype=dtype),
@@ -59,6 +66,7 @@ class Forest:
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
+            library=self.library,
         )
 
     def logits(self, model: Any, ids: torch.Tensor, plan: Any) -> torch.Tensor:
@@ -73,6 +81,7 @@ class Forest:
 
         All rows of `ids` [branches, length] agree before `split`.
         """
+        self.library = model.library
         num, length = ids.shape
         prefix = self.alloc(split)
         tails = [self.alloc(length - split) for _ in range(num)]

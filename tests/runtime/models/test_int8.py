@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import transformers
 
 from radixlang.errors import ParameterError
-from radixlang.kernels.attention import attend, attend_packed
-from radixlang.kernels.cpu.attention import Partials
 from radixlang.kernels.native.library import Library
 from radixlang.runtime.models.config import from_transformers
-from radixlang.runtime.models.int8 import decoder as int8_decoder
-from radixlang.runtime.models.int8 import linear as int8_product
 from radixlang.runtime.models.int8.build import build_int8_decoder
 from radixlang.runtime.models.int8.linear import (
-    MIN_BULK,
     Int8Product,
     Int8Rows,
     quantize_rows,
-    warn_once_in_silence,
-    whole_tiles,
 )
 from radixlang.runtime.models.int8.ops import quantize
 from radixlang.runtime.models.int8.rotation import (
@@ -41,19 +32,6 @@ from radixlang.runtime.process.native_library import native_library
 
 SHAPES = [(96, 64), (48, 200), (330, 576)]
 SLICES = [(0, 1), (5, 6), (9, 10), (4, 7), (0, 17), (3, 50), (10, 58), (149, 150)]
-
-
-@pytest.fixture(autouse=True)
-def silence() -> None:
-    warn_once_in_silence()
-
-
-@pytest.fixture(params=["this-cpu", "no-amx"])
-def cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """This machine's kernels, and those of a CPU without AMX."""
-    if request.param == "no-amx":
-        monkeypatch.setattr(int8_product, "has_amx", lambda: False)
-    return str(request.param)
 
 
 def batch(num_columns: int) -> torch.Tensor:
@@ -74,12 +52,9 @@ def multiplied(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["96x64", "48x200", "330x576"])
-@pytest.mark.parametrize("wide", [False, True], ids=["both", "wide"])
-def test_a_row_has_the_same_bits_alone_and_in_any_batch(
-    shape: tuple[int, int], wide: bool, cpu: str
-) -> None:
+def test_a_row_has_the_same_bits_alone_and_in_any_batch(shape: tuple[int, int]) -> None:
     quantized, _ = quantize(batch(shape[1]))
-    product = Int8Product(quantize_rows(torch.randn(shape)), wide=wide)
+    product = Int8Product(quantize_rows(torch.randn(shape)))
     whole = product(quantized)
     for start, stop in SLICES:
         assert torch.equal(product(quantized[start:stop]), whole[start:stop])
@@ -88,7 +63,7 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["96x64", "48x200", "330x576"])
-def test_sums_are_those_of_integers(shape: tuple[int, int], cpu: str) -> None:
+def test_sums_are_those_of_integers(shape: tuple[int, int]) -> None:
     x, weight = batch(shape[1]), torch.randn(shape)
     rows, scale = quantize_rows(weight)
     quantized, peak = quantize(x)
@@ -106,7 +81,7 @@ def test_quantized_values_are_the_nearest_and_a_row_of_zeros_stays_so() -> None:
     assert torch.isfinite(peak).all()
 
 
-def test_error_is_that_of_eight_bits_and_fine_rows_have_less(cpu: str) -> None:
+def test_error_is_that_of_eight_bits_and_fine_rows_have_less() -> None:
     x, weight = torch.randn(40, 256), torch.randn(64, 256)
     exact = x @ weight.t()
     coarse = (multiplied(weight, x) - exact).norm(dim=0) / exact.norm(dim=0)
@@ -119,19 +94,9 @@ def test_error_is_that_of_eight_bits_and_fine_rows_have_less(cpu: str) -> None:
     torch.testing.assert_close(fine[:16], coarse[:16])
 
 
-@pytest.mark.parametrize("amx", [True, False])
-def test_products_take_whole_tiles_where_there_are_any(
-    monkeypatch: pytest.MonkeyPatch, amx: bool
-) -> None:
-    monkeypatch.setattr(int8_product, "has_amx", lambda: amx)
-    found = [whole_tiles(num) for num in (1, MIN_BULK - 1, MIN_BULK, 16, 17, 512, 513)]
-    tiles = [1, MIN_BULK - 1, 16, 16, 32, 512, 528]
-    assert found == (tiles if amx else [1, MIN_BULK - 1, MIN_BULK, 16, 17, 512, 513])
-
-
-def test_counts_every_packing(cpu: str) -> None:
-    product = Int8Product(quantize_rows(torch.randn(64, 128)), wide=True)
-    assert product.num_bytes == 64 * 128 + 2 * 64 * 4
+def test_counts_its_bytes() -> None:
+    product = Int8Product(quantize_rows(torch.randn(64, 128)))
+    assert product.num_bytes == 64 * 128 + 64 * 4
 
 
 @pytest.mark.parametrize("kind", [DenseLinear, TransposedLinear])
@@ -275,52 +240,13 @@ def test_smollm2_is_served_in_int8_by_default_and_stays_close(
     ids = torch.tensor(exact.tokenizer.encode(topics["for"])[:192])
     tables = []
     for loaded in (exact, coarse):
-        pool = forest(loaded.config, len(ids))
+        pool = forest(loaded.config, len(ids), loaded.model.library)
         slots = pool.alloc(len(ids))
         plan = pool.plan(slots[:0], [slots], [len(ids)])
         tables.append(pool.logits(loaded.model, ids, plan).log_softmax(-1))
     a, b = tables
     assert float((a.exp() * (a - b)).sum(-1).mean()) < 0.01
     assert float((a.argmax(-1) == b.argmax(-1)).float().mean()) > 0.95
-
-
-@pytest.mark.model
-def test_a_fork_joins_its_partials_as_attention_merges_them(
-    forest: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pydoc_data.topics import topics
-
-    monkeypatch.setenv("RADIXLANG_NATIVE", "")  # torch's attention leaves partials
-    loaded = load_model()
-    model, prefix = loaded.model, np.arange(520, dtype=np.int32)
-    ids = torch.tensor(loaded.tokenizer.encode(topics["for"] + topics["while"])[:552])
-    tails = [np.arange(start, start + 8, dtype=np.int32) for start in range(520, 552, 8)]
-    new = torch.stack([ids[tail] for tail in tails])
-    kinds: list[type] = []
-
-    def decoded() -> torch.Tensor:
-        """Logits of four branches behind one prefix: seven tokens each, then one."""
-        pool = forest(dataclasses.replace(loaded.config, dtype=model._ops.shape.kv_dtype))
-        pool.logits(model, ids[:520], pool.plan(prefix[:0], [prefix], [520]))
-        most = pool.plan(prefix, [tail[:7] for tail in tails], [7] * 4)
-        first = pool.logits(model, new[:, :7], most).view(4, 7, -1)
-        last = pool.logits(model, new[:, 7:], pool.plan(prefix, tails, [1] * 4)).view(4, 1, -1)
-        return torch.cat((first, last), dim=1).log_softmax(-1)
-
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        out = attend_packed(*args, **kwargs)
-        kinds.append(type(out))
-        return out
-
-    def merging(q: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return attend(q.transpose(1, 2).flatten(1, 2).float(), *args, **kwargs)
-
-    monkeypatch.setattr(int8_decoder, "attend_packed", noted)
-    joined = decoded()
-    assert kinds == [Partials] * 3 * loaded.config.num_layers
-    monkeypatch.setattr(int8_decoder, "attend_packed", merging)
-    merged = decoded()
-    assert float((joined.exp() * (joined - merged)).sum(-1).mean()) < 0.01  # other roundings
 
 
 @pytest.mark.parametrize("width", [1536, 640, 99])
