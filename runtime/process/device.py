@@ -50,7 +50,7 @@ class HostDevice:
     """The CPU: every thread runs on it, and its memory is counted elsewhere."""
 
     is_host = True
-    attention = None
+    attention: str | None = None
 
     def bind(self) -> None:
         """Nothing to do."""
@@ -79,7 +79,7 @@ class CudaDevice:
     """A GPU by torch's CUDA interface, which ROCm builds of torch have too."""
 
     is_host = False
-    attention = "triton"
+    attention: str | None = "triton"
 
     def __init__(self, device: torch.device) -> None:
         index = torch.cuda.current_device() if device.index is None else device.index

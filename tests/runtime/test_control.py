@@ -108,7 +108,7 @@ def test_new_weights_never_read_what_the_old_ones_computed(
 
 def test_weights_change_under_running_requests(make_runtime: MakeRuntime, other_model: Any) -> None:
     runtime = make_runtime(max_batch_tokens=32, max_running=2)
-    long = SamplingParams(max_tokens=60, min_tokens=60, temperature=0.0, ignore_eos=True)
+    long = SamplingParams(max_tokens=200, min_tokens=200, temperature=0.0, ignore_eos=True)
     branches = [runtime.new_branch() for _ in range(5)]
     for index, branch in enumerate(branches):
         branch.extend(ids(5, 30) + ids(10 + index, 10))
@@ -117,10 +117,11 @@ def test_weights_change_under_running_requests(make_runtime: MakeRuntime, other_
     scored = fork.score(["the north", "the town"])
     next(iter(generations[0]))
     runtime.update_weights(other_model)
+    late = next(i for i, generation in enumerate(generations) if not generation.done())
     for generation in generations:
-        assert len(generation.result(TIMEOUT).token_ids) == 60
+        assert len(generation.result(TIMEOUT).token_ids) == 200
     # What was sampled after the change is what the new weights say after all that came before.
-    tokens = list(branches[4].tokens().result(TIMEOUT))
+    tokens = list(branches[late].tokens().result(TIMEOUT))
     again = make_runtime(other_model)
     assert run(again, tokens[:-1], GREEDY.override(max_tokens=1, min_tokens=1)).token_ids == (
         tokens[-1],
