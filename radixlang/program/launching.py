@@ -31,16 +31,17 @@ class Launch(Protocol[P, R_co]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
     @overload
     def __call__(self, state: State, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    # one for each common option; written by tests/typing/launch_overloads.py
     @overload
     def __call__(
         self, *args: object, runtime: Backend | None, timeout: float | None = ...,
-        seed: int | None = ..., max_total_tokens: int | None = ..., namespace: str = ...,
-        adapter: Adapting = ..., check: bool = ..., max_tokens: int = ..., min_tokens: int = ...,
-        temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        max_total_tokens: int | None = ..., namespace: str = ..., adapter: Adapting = ...,
+        check: bool = ..., max_tokens: int = ..., min_tokens: int = ..., temperature: float = ...,
+        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
-        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
+        seed: int | None = ..., logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
         logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
         **arguments: object,
     ) -> R_co: ...  # fmt: skip
@@ -60,94 +61,96 @@ class Launch(Protocol[P, R_co]):
     @overload
     def __call__(
         self, *args: object, temperature: float, runtime: Backend | None = ...,
-        timeout: float | None = ..., seed: int | None = ..., max_total_tokens: int | None = ...,
-        namespace: str = ..., adapter: Adapting = ..., check: bool = ..., max_tokens: int = ...,
-        min_tokens: int = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        timeout: float | None = ..., max_total_tokens: int | None = ..., namespace: str = ...,
+        adapter: Adapting = ..., check: bool = ..., max_tokens: int = ..., min_tokens: int = ...,
+        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
-        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
+        seed: int | None = ..., logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
         logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
         **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
         self, *args: object, max_tokens: int, runtime: Backend | None = ...,
-        timeout: float | None = ..., seed: int | None = ..., max_total_tokens: int | None = ...,
-        namespace: str = ..., adapter: Adapting = ..., check: bool = ..., min_tokens: int = ...,
-        temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        timeout: float | None = ..., max_total_tokens: int | None = ..., namespace: str = ...,
+        adapter: Adapting = ..., check: bool = ..., min_tokens: int = ..., temperature: float = ...,
+        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
-        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
+        seed: int | None = ..., logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
         logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
         **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
         self, *args: object, timeout: float | None, runtime: Backend | None = ...,
-        seed: int | None = ..., max_total_tokens: int | None = ..., namespace: str = ...,
-        adapter: Adapting = ..., check: bool = ..., max_tokens: int = ..., min_tokens: int = ...,
-        temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        max_total_tokens: int | None = ..., namespace: str = ..., adapter: Adapting = ...,
+        check: bool = ..., max_tokens: int = ..., min_tokens: int = ..., temperature: float = ...,
+        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
-        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
+        seed: int | None = ..., logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
         logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
         **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
-        self, *args: object, check: bool, adapter: Adapting = ..., runtime: Backend | None = ...,
-        timeout: float | None = ..., seed: int | None = ..., max_total_tokens: int | None = ...,
-        namespace: str = ..., max_tokens: int = ..., min_tokens: int = ...,
+        self, *args: object, check: bool, runtime: Backend | None = ...,
+        timeout: float | None = ..., max_total_tokens: int | None = ..., namespace: str = ...,
+        adapter: Adapting = ..., max_tokens: int = ..., min_tokens: int = ...,
         temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
-        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
+        seed: int | None = ..., logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
         logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
         **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
         self, *args: object, max_total_tokens: int | None, runtime: Backend | None = ...,
-        timeout: float | None = ..., seed: int | None = ..., namespace: str = ...,
-        adapter: Adapting = ..., check: bool = ..., max_tokens: int = ..., min_tokens: int = ...,
-        temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        timeout: float | None = ..., namespace: str = ..., adapter: Adapting = ...,
+        check: bool = ..., max_tokens: int = ..., min_tokens: int = ..., temperature: float = ...,
+        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
-        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
+        seed: int | None = ..., logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
         logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
         **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
         self, *args: object, namespace: str, runtime: Backend | None = ...,
-        timeout: float | None = ..., seed: int | None = ..., max_total_tokens: int | None = ...,
-        adapter: Adapting = ..., check: bool = ..., max_tokens: int = ..., min_tokens: int = ...,
-        temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        timeout: float | None = ..., max_total_tokens: int | None = ..., adapter: Adapting = ...,
+        check: bool = ..., max_tokens: int = ..., min_tokens: int = ..., temperature: float = ...,
+        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
-        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
+        seed: int | None = ..., logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
         logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
         **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
         self, *args: object, adapter: Adapting, runtime: Backend | None = ...,
-        timeout: float | None = ..., seed: int | None = ..., max_total_tokens: int | None = ...,
-        namespace: str = ..., check: bool = ..., max_tokens: int = ..., min_tokens: int = ...,
-        temperature: float = ..., top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
+        timeout: float | None = ..., max_total_tokens: int | None = ..., namespace: str = ...,
+        check: bool = ..., max_tokens: int = ..., min_tokens: int = ..., temperature: float = ...,
+        top_k: int | None = ..., top_p: float = ..., min_p: float = ...,
         frequency_penalty: float = ..., presence_penalty: float = ...,
         repetition_penalty: float = ..., stop: Stops = ..., stop_regex: Stops = ...,
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
-        logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
+        seed: int | None = ..., logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
         logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
         **arguments: object,
     ) -> R_co: ...  # fmt: skip
+
+    # here the written ones end
 
 
 class LaunchMethod(Protocol[R_co]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import subprocess
@@ -26,6 +25,10 @@ from radixlang.program.program import Program
 from radixlang.sampling_params import PARAM_NAMES, SamplingKeywords
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import launch_overloads  # noqa: E402
+
 ROOT = HERE.parents[1]
 
 
@@ -79,12 +82,11 @@ def test_keywords_are_the_options_that_are_known() -> None:
     assert set(GenKeywords.__annotations__) == {*own, *PARAM_NAMES}
 
 
-def test_calls_with_options_know_all_of_them() -> None:
-    tree = ast.parse((ROOT / "radixlang/program/launching.py").read_text(encoding="utf-8"))
-    calls = [node.args for node in ast.walk(tree)
-             if isinstance(node, ast.FunctionDef) and node.name == "__call__"]  # fmt: skip
-    options = [{each.arg for each in call.kwonlyargs} for call in calls if call.kwonlyargs]
-    assert options == [set(RunKeywords.__annotations__)] * 9
+def test_calls_with_options_are_written_from_the_keywords() -> None:
+    """If this fails: `python tests/typing/launch_overloads.py`."""
+    text = launch_overloads.FILE.read_text(encoding="utf-8")
+    assert launch_overloads.written(text) == text
+    assert set(launch_overloads.options()) == set(RunKeywords.__annotations__)
 
 
 def test_help_shows_the_options_of_a_batch() -> None:
