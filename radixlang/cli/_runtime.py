@@ -27,11 +27,15 @@ Opened: TypeAlias = "Runtime | FakeBackend"
 @contextmanager
 def opened_runtime(args: argparse.Namespace, **options: Any) -> Iterator[Opened]:
     """The runtime that --model, --device and --context ask for; closed at the end."""
-    runtime = FakeBackend() if args.model == "fake" else _runtime(args, options)
+    runtime = _fake() if args.model == "fake" else _runtime(args, options)
     try:
         yield runtime
     finally:
         runtime.close()
+
+
+def _fake() -> FakeBackend:
+    return FakeBackend()
 
 
 def _runtime(args: argparse.Namespace, options: dict[str, Any]) -> Runtime:
