@@ -247,22 +247,30 @@ class Step {
   float *q_, *attended_, *cosines_, *sines_;
 };
 
+// Columns of one weight of the head, `at` of all, whose products are finished as they are made.
+void part_logits(const RlModel& model, const Weight& part, int64_t at, const Work& work,
+                 const Floats& out, int64_t count, int threads) {
+  const int64_t piece = std::min<int64_t>(blocks_a_piece(part, count, threads), 64);
+  const float* bias = model.head_bias ? model.head_bias + at : nullptr;
+  parallel_for(threads, static_cast<int>((part.blocks + piece - 1) / piece), [&](int item, int) {
+    const int64_t first = item * piece, last = std::min(part.blocks, first + piece);
+    multiply_blocks(part, work.rows(count), {out.data + at, out.stride}, first, last);
+    finish_logits(out.data + at, out.stride, work.levels.scale, bias, model.logit_soft_cap, count,
+                  16 * first, std::min(16 * last, part.out));
+  });
+}
+
 void head_logits(const RlModel& model, const float* hidden, int64_t count, float* logits,
                  int threads) {
-  const Weight& head = *model.head;
   const Work work(model, 1, count);
   for_rows(threads, count, [&](int64_t first, int64_t last) {
     read_rows(model.shape, hidden + first * model.shape.hidden_size, model.head_gain, last - first,
               from(work.levels, first));
   });
-  const Rows rows = work.rows(count);
-  const int64_t piece = std::min<int64_t>(blocks_a_piece(head, count, threads), 64);
-  parallel_for(threads, static_cast<int>((head.blocks + piece - 1) / piece), [&](int item, int) {
-    const int64_t first = item * piece, last = std::min(head.blocks, first + piece);
-    multiply_blocks(head, rows, {logits, head.out}, first, last);
-    finish_logits(logits, head.out, work.levels.scale, model.head_bias, model.logit_soft_cap, count,
-                  16 * first, std::min(16 * last, head.out));
-  });
+  const Floats out{logits, columns_of_all(*model.head)};
+  int64_t at = 0;
+  for (const Weight* part = model.head; part; at += part->out, part = part->behind)
+    part_logits(model, *part, at, work, out, count, threads);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -24,6 +25,7 @@ from radixlang.kernels.native.decoder import (
     Rotation,
     Weight,
 )
+from radixlang.kernels.native.grouped import GroupedWeight, StoredRows
 from radixlang.kernels.native.library import Library
 from radixlang.kernels.native.step import NativePools
 from radixlang.kernels.options import AttentionOptions
@@ -37,15 +39,24 @@ def random(*size: int, seed: int) -> Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(seed))
 
 
-KINDS = ["8-bit", "float32", "bfloat16"]
+KINDS = ["8-bit", "blocks", "float32", "bfloat16"]
 
 
 def weight(library: Library, kind: str, out: int, width: int, seed: int) -> AnyWeight:
     values = random(out, width, seed=seed)
+    if kind == "blocks":
+        return GroupedWeight(library, mixed_rows(values / width**0.5))
     if kind != "8-bit":
         return DenseWeight(library, (values / width**0.5).to(getattr(torch, kind)))
     scale = values.abs().amax(1) / 127
     return Weight(library, (values / scale[:, None]).round().to(torch.int8), scale / width**0.5)
+
+
+def mixed_rows(values: Tensor) -> list[StoredRows]:
+    """Rows in GGUF's blocks: some of every type that may stand beside others in one product."""
+    kinds = [gguf.GGMLQuantizationType[name] for name in ("Q4_0", "Q5_1", "Q8_0")]
+    parts = zip(kinds, np.array_split(values.numpy(), len(kinds)), strict=True)
+    return [StoredRows(int(kind), gguf.quantize(rows, kind)) for kind, rows in parts]
 
 
 def decoder(library: Library, kind: str) -> NativeDecoder:
