@@ -77,6 +77,8 @@ if TYPE_CHECKING:
     from radixlang.records.replay import save_replay, verify_replay
     from radixlang.records.result import Result
     from radixlang.records.row_files import read_rows
+    from radixlang.rollouts.rows import PackedTree, Rollout
+    from radixlang.rollouts.token_tree import TokenNode, TokenTree
     from radixlang.runtime.runtime import Runtime
     from radixlang.runtime.sampling.logits_functions import LogitsContext
     from radixlang.sampling_params import SamplingParams
@@ -134,6 +136,8 @@ _HOMES = {
     "protocol": "AdapterUse Completion Markup Message NextToken OptionScore TokenLogprob Usage",
     "records.replay": "save_replay verify_replay",
     "explain.savings": "Savings savings",
+    "rollouts.rows": "PackedTree Rollout",
+    "rollouts.token_tree": "TokenNode TokenTree",
     "runtime.runtime": "Runtime",
     "runtime.sampling.logits_functions": "LogitsContext",
     "state.state": "State",
@@ -187,6 +191,7 @@ __all__ = [
     "NextToken",
     "NumericalError",
     "OptionScore",
+    "PackedTree",
     "ParameterError",
     "Particle",
     "PoolExhaustedError",
@@ -197,6 +202,7 @@ __all__ = [
     "Regex",
     "RequestError",
     "Result",
+    "Rollout",
     "Runtime",
     "RuntimeClosedError",
     "SamplingParams",
@@ -210,6 +216,8 @@ __all__ = [
     "StateClosedError",
     "TemplateError",
     "TokenLogprob",
+    "TokenNode",
+    "TokenTree",
     "Tool",
     "ToolBox",
     "ToolCall",

@@ -15,11 +15,15 @@ from functools import partial
 from operator import index
 from queue import SimpleQueue
 from threading import RLock
-from typing import Any, Literal, NoReturn, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeAlias, runtime_checkable
 
 from radixlang.errors import CancelledError, ParameterError, refuse_pickling
 from radixlang.reply import Reply, guarded
 from radixlang.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 FinishReason = Literal["eos", "stop", "length", "constraint", "stopped"]
 Option: TypeAlias = "str | Sequence[int]"  # text or token ids
@@ -159,12 +163,28 @@ def sum_usage(usages: Sequence[Usage]) -> Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """What a generation continued, and what made it.
+
+    `prompt_ids` int32 [n] are the tokens before it (the last one without its healed part), `forced`
+    the indices of generated tokens that a constraint forced. `weights_version` counts
+    `Runtime.update_weights` before it began; `adapter` is the name of the adapter, "" without one.
+    """
+
+    prompt_ids: NDArray[np.int32] | Sequence[int]
+    forced: tuple[int, ...] = ()
+    weights_version: int = 0
+    adapter: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """A finished generation.
 
     `text` excludes the stop string or end token that ended it; `token_ids` are the tokens
     that stay on the branch. `stop_reason` is the stop string or token id that matched, if any.
     A `finish_reason` of "stopped" means that `Generation.stop` ended it; its text is partial.
+    `origin` tells the tokens before it, if the backend knows them.
     """
 
     text: str
@@ -173,6 +193,7 @@ class Completion:
     stop_reason: str | int | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
     usage: Usage = field(default_factory=Usage)
+    origin: Origin | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

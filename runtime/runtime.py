@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from radixlang.errors import ParameterError, PoolExhaustedError, refuse_pickling
-from radixlang.protocol import Message
+from radixlang.protocol import AdapterUse, Message, adapter_use
 from radixlang.runtime.adapters.lora import LoraAdapter
 from radixlang.runtime.adapters.peft_folder import read_peft_folder
 from radixlang.runtime.adapters.registry import Adapters
@@ -31,6 +31,7 @@ from radixlang.runtime.models.model import LoadedModel
 from radixlang.runtime.process.openmp import end_team, leaves_no_team
 from radixlang.runtime.requests.branch import BranchState, EngineBranch, next_name
 from radixlang.runtime.requests.prefill_request import prefill
+from radixlang.runtime.requests.score_rows import TokenRow, score_rows
 from radixlang.runtime.runtime_config import RuntimeConfig, RuntimeOptions
 from radixlang.runtime.scheduling.sequence import TokenIds
 from radixlang.runtime.text.chat_template import template_text, think_tags_of
@@ -257,6 +258,25 @@ class Runtime:
             return
         self.core.call(lambda: self.core.admin.update_weights(causal))
         self._loaded, self._owns_weights = model, False
+
+    @property
+    def weights_version(self) -> int:
+        """How many times `update_weights` has replaced the weights."""
+        return self.core.branches.weights_version
+
+    def score(
+        self, rows: Sequence[TokenRow], *, namespace: str = "",
+        adapter: str | AdapterUse | None = None,
+    ) -> list[tuple[float, ...]]:  # fmt: skip
+        """Log-probabilities of the rows' completions under the weights in use, a tuple a row.
+
+        What rows share is computed once, prompts and completions alike; no token is tokenised.
+
+        Args:
+            rows: `Rollout`s, or any objects with `prompt_ids` (at least one) and `completion_ids`.
+            adapter: computes all of their tokens.
+        """
+        return score_rows(self, rows, namespace, adapter_use(adapter))
 
     # ---- looking inside
 

@@ -44,6 +44,7 @@ from radixlang.state.variables import Outer, Variables
 if TYPE_CHECKING:
     from typing import ParamSpec
 
+    from radixlang.rollouts.token_tree import TokenTree
     from radixlang.views.live import LiveView
 
     P = ParamSpec("P")
@@ -433,6 +434,18 @@ class State:
     def choice(self, name: str) -> Choice:
         """The outcome of a select: scores, distribution and ties."""
         return self._reader.choice(name)
+
+    def tree(self) -> TokenTree:
+        """The tokens of this whole run as a tree: given, forced and sampled ones, with
+        log-probabilities if the gens asked for them. Waits for the run; see `TokenTree.flatten`.
+
+        Raises:
+            ParameterError: the backend does not tell the tokens of its prompts.
+        """
+        from radixlang.state.run_tokens import tree_of
+
+        self.text()
+        return tree_of(self._run())
 
     def usage(self, name: str | None = None) -> Usage:
         """Tokens and times of one generation, or their sums over the program so far."""

@@ -38,6 +38,7 @@ from radixlang.protocol import (
     Message,
     Option,
     OptionScore,
+    Origin,
     Usage,
 )
 from radixlang.sampling_params import SamplingParams
@@ -279,7 +280,8 @@ class FakeBackend:
         )  # fmt: skip
         logprobs = fake_branch.fake_logprobs(prompt, ids, params)
         deltas = fake_branch.with_logprobs(deltas, logprobs)
-        completion = Completion(kept, tuple(ids), reason, stop, logprobs, usage)
+        origin = Origin(tuple(prompt))
+        completion = Completion(kept, tuple(ids), reason, stop, logprobs, usage, origin)
         return Plan(deltas, completion, None, constraint)
 
     def cut_short(self, plan: Plan) -> None:
@@ -295,7 +297,9 @@ class FakeBackend:
         except (IncompleteError, ScriptError) as error:
             plan.error = error
         else:
-            plan.completion = Completion(text, ids, reason, None, logprobs, usage)
+            plan.completion = Completion(
+                text, ids, reason, None, logprobs, usage, completion.origin
+            )
 
     def keep(self, namespace: str, tokens: list[int], completion: Completion) -> None:
         """Cache a finished generation and count it.

@@ -202,6 +202,7 @@ class Branches:
             unstable=self._unstable(state, operation, prompt),
             drafter=self._drafter(state.namespace),
             bias=bias_of(params.logit_bias, serving.tokenizer, serving.vocab_size),
+            adapter=self.variants[state.variant].adapter.name if state.variant else "",
             deadline_s=operation.deadline_s,
         )
         num_rows = 1 if job.unstable is None else 2

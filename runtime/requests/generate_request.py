@@ -24,6 +24,7 @@ from radixlang.protocol import (
     Delta,
     FinishReason,
     Generation,
+    Origin,
     TokenLogprob,
     Usage,
 )
@@ -67,6 +68,7 @@ class GenerateJob(Job):
         drafter: drafts tokens by prompt lookup; None goes token by token. A function of logits may
             have a state of its own, so none is asked about tokens that may be rejected.
         bias: what is added to the logits of which tokens.
+        adapter: the name of the adapter that computes it, "" without one.
     """
 
     samples = True
@@ -84,6 +86,7 @@ class GenerateJob(Job):
         unstable: Unstable | None = None,
         drafter: Drafter | None = None,
         bias: Bias | None = None,
+        adapter: str = "",
         deadline_s: float | None = None,
     ) -> None:
         super().__init__(branch, generation, deadline_s)
@@ -96,6 +99,8 @@ class GenerateJob(Job):
         self.matcher = constraint.matcher() if constraint is not None else None
         self.unstable = unstable
         self.bias = bias
+        self._adapter = adapter
+        self._weights_version = branch.namespace.weights_version
         self.sequence: TokenSequence
         self.num_forced = 0
         self.first_token_s: float | None = None
@@ -339,6 +344,12 @@ class GenerateJob(Job):
             stop_reason=stop_reason,
             logprobs=None if logprobs is None else tuple(p for p in logprobs if p is not None),
             usage=self._usage(),
+            origin=Origin(
+                self.sequence.tokens[: self.sequence.num_prompt],
+                tuple(i for i in self.tracker.forced if i < kept.num_tokens),
+                self._weights_version,
+                self._adapter,
+            ),
         )
 
     def _usage(self) -> Usage:

@@ -79,6 +79,11 @@ class TextTracker:
         return self.stop is not None
 
     @property
+    def forced(self) -> tuple[int, ...]:
+        """Indices of the tokens that were forced."""
+        return tuple(self._forced)
+
+    @property
     def text(self) -> str:
         """The text so far, without an unfinished character at its end."""
         self._read()

@@ -45,6 +45,7 @@ EXPECTED = {
     "rag": ["[Heron] The Heron is 128 km long.", "[Kestrel] Trout live in it."],
     "react_agent": ["Action: finish 125 km", "Action: finish 87 km"],
     "search": ["BestFirst 3 → ", "SMC       3 → ", "A line about the sea: The", " particles died"],
+    "rollouts": ["8 rollouts", "of 44 tokens computed", "the same log-probabilities: True"],
     "self_consistency": ["Chile: South America", "of 16 votes"],
     "skeleton_of_thought": ["How do I grow tomatoes", "* "],
     "served": ["The capital of Italy is Rome.", "The capital of Japan is Tokyo."],
