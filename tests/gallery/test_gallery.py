@@ -35,6 +35,7 @@ EXPECTED = {
     ],
     "constrained_code": ["double(n)", "✓ passes its tests"],
     "constrained_sql": ["WHERE country = 'Portugal';", "[('Porto',), ('Braga',)]"],
+    "dspy_program": ["price=", "of 4 candidates"],
     "evaluation": ["✓  What do bees make?  Bees make honey.", "accuracy 0."],
     "few_shot_qa": ["12 of 12 right"],
     "generative_agents": ["Mia goes to the bakery", "Tom goes to the school"],
