@@ -77,6 +77,8 @@ if TYPE_CHECKING:
     from radixlang.records.replay import save_replay, verify_replay
     from radixlang.records.result import Result
     from radixlang.records.row_files import read_rows
+    from radixlang.remote.endpoint import EndpointOptions
+    from radixlang.remote.remote import Remote
     from radixlang.rollouts.rows import PackedTree, Rollout
     from radixlang.rollouts.token_tree import TokenNode, TokenTree
     from radixlang.runtime.runtime import Runtime
@@ -133,6 +135,8 @@ _HOMES = {
     "program.strategies": "beam best_of majority mean_logprob retry",
     "sampling_params": "SamplingParams",
     "program.program": "Program function",
+    "remote.remote": "Remote",
+    "remote.endpoint": "EndpointOptions",
     "protocol": "AdapterUse Completion Markup Message NextToken OptionScore TokenLogprob Usage",
     "records.replay": "save_replay verify_replay",
     "explain.savings": "Savings savings",
@@ -171,6 +175,7 @@ __all__ = [
     "Completion",
     "ConstraintError",
     "DeadlineError",
+    "EndpointOptions",
     "Explanation",
     "ForkGroup",
     "Grammar",
@@ -200,6 +205,7 @@ __all__ = [
     "PromptTooLongError",
     "RadixlangError",
     "Regex",
+    "Remote",
     "RequestError",
     "Result",
     "Rollout",

@@ -19,10 +19,11 @@ from radixlang.serving.openai_api.schemas import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
+    RenderRequest,
     TokenizeRequest,
 )
 from radixlang.serving.openai_api.serving_context import ServingContext
-from radixlang.serving.openai_api.tokenizing import detokenize, tokenize, tokenizer_info
+from radixlang.serving.openai_api.tokenizing import detokenize, render, tokenize, tokenizer_info
 from radixlang.serving.served_backend import ServedBackend
 
 
@@ -76,6 +77,11 @@ def _add_openai(api: FastAPI, context: ServingContext) -> None:
     async def text_of(body: DetokenizeRequest) -> Response:
         """Text of token ids."""
         return await detokenize(context, body)
+
+    @api.post("/render")
+    async def rendered(body: RenderRequest) -> Response:
+        """Turns as the chat template writes them."""
+        return await render(context, body)
 
     @api.get("/tokenizer_info")
     async def info() -> Response:

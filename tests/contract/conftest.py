@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
+from radixlang.remote.remote import Remote
 from radixlang.testing import FakeBackend
 
 
@@ -14,11 +17,42 @@ def make_fake() -> FakeBackend:
     return FakeBackend(piece=3)
 
 
-@pytest.fixture(params=["fake", "runtime"])
+class ServedRuntime(Remote):
+    """A Remote whose server is here: its runtime tells what it has cached and leaked."""
+
+    def __init__(self, url: str, runtime: Any) -> None:
+        super().__init__(url)
+        self.runtime = runtime
+        self.flush_cache = runtime.flush_cache
+        self.reset_stats = runtime.reset_stats
+
+    def stats(self) -> Any:
+        return self.runtime.stats()
+
+    def audit(self) -> list[Any]:
+        """Violations, once the requests of clients that went away have ended."""
+        end = time.monotonic() + 30
+        while self.runtime.stats().num_branches and time.monotonic() < end:
+            time.sleep(0.005)
+        left = self.runtime.stats().num_branches
+        return [*self.runtime.audit(), *([f"{left} branches on the server"] if left else [])]
+
+
+@pytest.fixture(params=["fake", "runtime", "remote"])
 def backend(request: pytest.FixtureRequest, make_runtime: Callable[..., Any]) -> Iterator[Any]:
     """A fresh backend; whatever a test leaves behind is a violation."""
-    made = make_fake() if request.param == "fake" else make_runtime()
-    yield made
-    violations = made.audit()
-    made.close()
-    assert violations == []
+    with ExitStack() as stack:
+        made: Any
+        if request.param == "fake":
+            made = make_fake()
+        elif request.param == "runtime":
+            made = make_runtime()
+        else:
+            from radixlang.serving import serving
+
+            runtime = make_runtime()
+            made = ServedRuntime(stack.enter_context(serving(runtime)) + "/v1", runtime)
+        yield made
+        violations = made.audit()
+        made.close()
+        assert violations == []

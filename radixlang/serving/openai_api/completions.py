@@ -79,6 +79,7 @@ class _Reply:
         self._head = ReplyHead("cmpl", "text_completion", context.model)
         self.prompt_ids: Sequence[tuple[int, ...]] = ()
         self.scored: Sequence[ScoredPrompt] = ()
+        self._as_ids = body.return_tokens_as_token_ids
         self._offsets: dict[int, int] = {}  # characters that a choice's chunks have had
 
     def _outcomes(self) -> list[Completion]:
@@ -114,7 +115,9 @@ class _Reply:
         choice = {
             "index": index,
             "text": text,
-            "logprobs": completion_logprobs(logprobs, self._backend, offset, scored),
+            "logprobs": completion_logprobs(
+                logprobs, self._backend, offset, scored, as_ids=self._as_ids
+            ),
             "finish_reason": finish_of(completion),
             "stop_reason": stop_reason_of(completion),
             **self._of_prompt(number),
@@ -156,7 +159,9 @@ class _Reply:
         logprobs = () if scored is not None and self._asked.logprobs is not None else None
         choice = {
             "index": sample.place, "text": self._prompt_text(sample.prompt),
-            "logprobs": completion_logprobs(logprobs, self._backend, 0, scored),
+            "logprobs": completion_logprobs(
+                logprobs, self._backend, 0, scored, as_ids=self._as_ids
+            ),
             "finish_reason": None,
         }  # fmt: skip
         return self._head.body([choice])
@@ -167,7 +172,7 @@ class _Reply:
         self._offsets[sample.place] = offset + len(delta.text)
         choice: JsonObject = {
             "index": sample.place, "text": delta.text,
-            "logprobs": completion_logprobs(logprobs, self._backend, offset),
+            "logprobs": completion_logprobs(logprobs, self._backend, offset, as_ids=self._as_ids),
             "finish_reason": None,
         }  # fmt: skip
         if self._asked.return_token_ids:

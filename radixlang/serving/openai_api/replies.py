@@ -102,10 +102,13 @@ def completion_logprobs(
     backend: ServedBackend,
     offset: int = 0,
     prompt: ScoredPrompt | None = None,
+    *,
+    as_ids: bool = False,
 ) -> JsonObject | None:
     """Log-probabilities in the form of completions; `offset` is that of the first character.
 
-    The tokens of a scored prompt come first, the very first without a log-probability.
+    The tokens of a scored prompt come first, the very first without a log-probability. `as_ids`
+    names tokens "token_id:7", for two may have one text.
     """
     if logprobs is None:
         return None
@@ -117,16 +120,19 @@ def completion_logprobs(
         offsets.append(offset)
         offset += len(token)
     return {
-        "tokens": tokens,
+        "tokens": [f"token_id:{token_id}" for token_id in ids] if as_ids else tokens,
         "token_logprobs": [None if each is None else each.logprob for each in records],
-        "top_logprobs": [None if each is None else _tops(each, backend) for each in records],
+        "top_logprobs": [
+            None if each is None else _tops(each, backend, as_ids) for each in records
+        ],
         "text_offset": offsets,
     }
 
 
-def _tops(each: TokenLogprob, backend: ServedBackend) -> dict[str, float]:
+def _tops(each: TokenLogprob, backend: ServedBackend, as_ids: bool) -> dict[str, float]:
     """The likeliest tokens by their text; of two with one text, the likelier."""
     found: dict[str, float] = {}
     for token_id, logprob in each.top:
-        found.setdefault(backend.decode([token_id]), logprob)
+        name = f"token_id:{token_id}" if as_ids else backend.decode([token_id])
+        found.setdefault(name, logprob)
     return found

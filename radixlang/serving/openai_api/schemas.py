@@ -85,6 +85,7 @@ class SamplingFields(BaseModel):
     ignore_eos: bool | None = None
     structured_outputs: StructuredOutputs | None = None
     return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
     prompt_logprobs: int | None = None
     cache_salt: str | None = None
 
@@ -109,13 +110,33 @@ class CompletionRequest(SamplingFields):
     markup: bool = True  # special tokens in a text prompt are recognised
 
 
+class TextPiece(BaseModel):
+    """A piece of a run of text; special tokens are recognised in markup only."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    text: str
+    markup: bool = False
+
+
+class RenderRequest(BaseModel):
+    """A body of /render: turns for the model's chat template."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    messages: list[dict[str, str]]
+    add_generation_prompt: bool = True
+
+
 class TokenizeRequest(BaseModel):
     """A body of /tokenize."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     model: str | None = None
-    prompt: str
+    prompt: str | None = None
+    pieces: list[TextPiece] | None = None  # a run of text in pieces, with its place
+    at_start: bool = True
     add_special_tokens: bool = True
 
 

@@ -1,0 +1,111 @@
+"""What kinds of servers can do, and what a program needs of one.
+
+A server is known by the owner that it names in its list of models; of an unknown one only what
+OpenAI's API promises is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from radixlang.graph.nodes import Adapt, Gen, Graph, RoleBegin, Select, Text
+
+How = Literal["served", "emulated", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a kind of server can do.
+
+    Attributes:
+        tokens: it tokenises runs of text, takes and returns token ids: branches are exact.
+        completions: it continues plain text.
+        scores: it tells log-probabilities of a prompt of token ids, by id.
+        constraints: regex, choices and grammars, in `structured_outputs`; JSON schemas alone are
+            asked for by `response_format`.
+        sampling: parameters beyond OpenAI's, such as top_k.
+    """
+
+    kind: str
+    tokens: bool = False
+    completions: bool = True
+    scores: bool = False
+    constraints: bool = False
+    sampling: bool = False
+
+
+KINDS = {
+    "radixlang": Abilities("radixlang", tokens=True, scores=True, constraints=True, sampling=True),
+    "vllm": Abilities("vLLM", constraints=True, sampling=True),
+    "sglang": Abilities("SGLang", sampling=True),
+    "llamacpp": Abilities("llama.cpp", sampling=True),
+}
+OPENAI = Abilities("OpenAI's API", completions=False)
+
+
+def abilities_of(owner: str) -> Abilities:
+    """The abilities of a server by the owner of its models."""
+    return KINDS.get(owner.lower().replace("_", "").replace(".", ""), OPENAI)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something that a program does, how the endpoint comes to it, and why."""
+
+    what: str
+    how: How
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.how:<9} {self.what}: {self.why}"
+
+
+def needs_of(graph: Graph, able: Abilities) -> list[Need]:
+    """What a traced program needs of an endpoint, without asking it."""
+    found: dict[str, Need] = {}
+    for need in _needs(graph, able):
+        found.setdefault(need.what, need)
+    return list(found.values())
+
+
+def _needs(graph: Graph, able: Abilities) -> Iterable[Need]:
+    nodes = [node for block in graph.blocks for node in block.nodes]
+    has_roles = any(isinstance(node, RoleBegin) for node in nodes)
+    if any(isinstance(node, Text) for node in nodes) and not has_roles and not able.completions:
+        yield Need("plain text", "refused", f"{able.kind} takes conversations only")
+    if len(graph.blocks) > 1:
+        how: How = "served" if able.tokens else "emulated"
+        yield Need("fork", how, "each branch sends its whole prompt; the server's own prefix cache "
+                   "is what shares it")  # fmt: skip
+    for node in nodes:
+        if isinstance(node, Gen):
+            yield from _needs_of_gen(node, able)
+        elif isinstance(node, Select):
+            how = "served" if able.scores else "refused"
+            yield Need("select", how, "options are scored by the prompt's log-probabilities"
+                       if able.scores else f"{able.kind} tells none of a prompt; use "
+                       "gen(choices=…)")  # fmt: skip
+        elif isinstance(node, Adapt):
+            yield Need("adapter", "refused", "a request has the model it names")
+
+
+def _needs_of_gen(node: Gen, able: Abilities) -> Iterable[Need]:
+    constraint = node.constraint
+    if constraint is not None:
+        kind = type(constraint).__name__
+        is_schema = kind == "JsonSchema"
+        how: How = "served" if able.constraints or is_schema else "refused"
+        field = "structured_outputs" if able.constraints else "response_format"
+        why = f"sent as {field}" if how == "served" else f"{able.kind} has no {kind}"
+        yield Need(f"gen under {kind}", how, why)
+    if node.params.logits is not None:
+        yield Need("logits=", "refused", "logits do not leave a server")
+    extra = [name for name in ("top_k", "min_p", "min_tokens", "repetition_penalty", "ignore_eos")
+             if dict(node.overrides).get(name) is not None]  # fmt: skip
+    if extra and not able.sampling:
+        yield Need(", ".join(extra), "refused", f"{able.kind} does not have it")
+    if node.params.stop_regex:
+        how = "served" if able.tokens else "refused"
+        yield Need("stop_regex", how, "ours alone")
