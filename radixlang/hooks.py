@@ -18,6 +18,6 @@ def bind(**modules: str) -> None:
 
 
 def hook(name: str) -> Callable[..., Any]:
-    """The function that is bound to a name."""
+    """The function that is bound to a name; its type is in a package above this one."""
     function: Callable[..., Any] = getattr(importlib.import_module(_modules[name]), name)
     return function

@@ -22,6 +22,9 @@ _TELL_EVERY_S = 0.5
 _NOTEBOOK_SHELLS = {"ZMQInteractiveShell", "Shell"}  # Jupyter's and its kin; Colab's
 
 
+# tqdm's two classes share no type that says what a bar can do
+
+
 def row_bar(num_rows: int, *, wanted: bool | None = None) -> Any:
     """A bar of tqdm to `update(1)` and `close()`.
 

@@ -422,7 +422,7 @@ def check_next_token(among: Any, top: Any) -> tuple[tuple[str | int, ...] | None
     return tokens, top
 
 
-def check_num_top(num_top: Any) -> None:
+def check_num_top(num_top: object) -> None:
     """Raise a ParameterError unless it is a number of likeliest tokens, from 0 to 100."""
     if type(num_top) is not int or not 0 <= num_top <= 100:
         raise ParameterError(f"top_logprobs must be between 0 and 100, got {num_top!r}")
@@ -448,6 +448,7 @@ class Branch(Protocol):
         """Queue text, Markup or token ids. Text between two generations is tokenised as one run."""
         ...
 
+    # `constraint` is of the backend's own type, which it checks
     def generate(self, params: SamplingParams, constraint: Any | None = None) -> Generation:
         """Queue a generation; its tokens are appended to the branch."""
         ...

@@ -72,6 +72,7 @@ class UserThreads:
 user_threads = UserThreads()
 
 
+# the value is of the function's own type, and None beside an error
 def offload(call: Callable[[], Any], then: Callable[[Any, BaseException | None], None]) -> None:
     """Run a user's function on a separate thread, which then calls `then(value, error)`."""
 
@@ -96,7 +97,7 @@ def is_users_type(kind: TypeForm) -> bool:
     return True
 
 
-def is_users_value(value: Any) -> bool:
+def is_users_value(value: Any) -> bool:  # a list is narrowed by its exact type
     """Whether formatting a value may run user code."""
     if type(value) in (list, tuple):
         return any(map(is_users_value, value))

@@ -186,6 +186,9 @@ def _parser(commands: Commands, name: str, help: str, description: str) -> argpa
     return parser
 
 
+# further options here and below are those of argparse's add_argument
+
+
 def _program(parser: argparse.ArgumentParser, **options: Any) -> None:
     parser.add_argument("file", metavar="FILE", help=_PROGRAM_HELP, **options)
     _settings(parser)

@@ -446,6 +446,7 @@ _BUILDERS: dict[str, Callable[[object], Constraint]] = {
 
 
 def _with_options(constraint: Constraint, options: Mapping[str, Any]) -> Constraint:
+    # each constraint has options of its own, and checks them
     for name, value in options.items():
         if not hasattr(constraint, name):
             kind = type(constraint).__name__

@@ -51,6 +51,7 @@ class NodeContext:
         if self.options.defaults:
             known = self._defaulted.get(id(params))
             if known is None or known[0] is not params:
+                # SamplingParams checks names and types
                 given: dict[str, Any] = {**self.options.defaults, **dict(node.overrides)}
                 merged = SamplingParams(**given)
                 known = self._defaulted[id(params)] = (params, merged)

@@ -91,7 +91,7 @@ class CompiledProgram:
         **options: object,
     ) -> State:
         """Start one run and return at once."""
-        given: dict[str, Any] = {**self.options, **row, **options}
+        given: dict[str, Any] = {**self.options, **row, **options}  # checked below, by name
         given.pop("check", None)
         args = {name: given.pop(name) for name in self.arguments if name in given}
         missing = [name for name in self.arguments if name not in args]

@@ -272,6 +272,7 @@ class Program(Generic[P]):
         rest: dict[str, Any] = {**self.options, **kwargs}  # checked below, by name
         for key in own:
             del rest[key]
+        # RunOptions and SamplingParams check what they get
         options: dict[str, Any] = {key: rest.pop(key) for key in RUN_NAMES if key in rest}
         backend: Backend = runtime_or_default(options.pop("runtime", None))
         check = options.pop("check", True)
@@ -428,7 +429,7 @@ def _drive(target: Callable[..., object], state: State, arguments: Mapping[str, 
     returned = target(state, **arguments)
     if not isinstance(returned, Awaitable):
         return returned
-    coroutine: Any = returned
+    coroutine: Any = returned  # an Awaitable that has send() and close()
     try:
         coroutine.send(None)
     except StopIteration as stop:

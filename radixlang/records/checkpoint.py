@@ -59,7 +59,7 @@ def take_checkpoint(state: State) -> dict[str, object]:
     }
 
 
-def _pieces(stream: Stream) -> list[dict[str, Any]]:
+def _pieces(stream: Stream) -> list[dict[str, Any]]:  # see _PIECE
     pieces: list[dict[str, Any]] = []  # a text, or a turn
     for piece in stream.history():
         left = num_completed(piece)
@@ -72,7 +72,7 @@ def _pieces(stream: Stream) -> list[dict[str, Any]]:
     return pieces
 
 
-def _piece(piece: Piece) -> dict[str, Any]:
+def _piece(piece: Piece) -> dict[str, Any]:  # one of the forms of _PIECE
     if isinstance(piece, TurnMark):
         return {"turn": piece.role, "begins": piece.begins}
     if isinstance(piece, Cell):

@@ -19,7 +19,7 @@ class Result:
 
     index: int
     row: Mapping[str, object]
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)  # of the types that were asked for
     text: str = ""
     error: ProgramError | None = None
     run_state: State | None = field(default=None, repr=False, compare=False)

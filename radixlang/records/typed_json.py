@@ -132,7 +132,7 @@ def _encode_dict(value: dict[object, object]) -> Json:
             _VALUE: [[_encode(key), _encode(item)] for key, item in value.items()]}  # fmt: skip
 
 
-def _encode_model(value: Any) -> JsonObject:
+def _encode_model(value: Any) -> JsonObject:  # pydantic is optional
     """A pydantic model by its fields; its serializers and validators do not run."""
     members = {**value.__dict__, **(value.__pydantic_extra__ or {})}
     return {"fields": {name: _encode(item) for name, item in members.items()},
@@ -164,7 +164,7 @@ def _decode(data: Json) -> object:
     return _construct(_loaded(name), value)
 
 
-def _construct(kind: type, value: Any) -> object:
+def _construct(kind: type, value: Any) -> object:  # a value in the form of its kind
     if issubclass(kind, enum.Enum):
         return kind[value]
     if hasattr(kind, "model_construct"):
@@ -178,7 +178,7 @@ def _construct(kind: type, value: Any) -> object:
             raise TypeError(f"{kind} is no type of values")
         return kind(**parts)
     given = [field.name for field in dataclasses.fields(kind) if field.init]
-    build: Any = kind
+    build: Any = kind  # a class whose arguments only it knows
     made = build(**{name: parts.pop(name) for name in given})
     for name, item in parts.items():
         object.__setattr__(made, name, item)

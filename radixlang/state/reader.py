@@ -33,6 +33,9 @@ class BoundNames(Protocol):
         ...
 
 
+# Any below is a value of the program, of the type that its gen or its Python gave it.
+
+
 class Reader:
     """Reads one branch, from a standpoint (see `standpoints`)."""
 

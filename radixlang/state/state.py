@@ -51,6 +51,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+# Any below is a value of the program: of the type of its gen, its Python or its result, which no
+# checker knows from a name. `s.get(name, kind)` says it.
+
+
 class Returned:
     """What a program's function returned, shared by the states that look at it."""
 

@@ -18,6 +18,7 @@ from radixlang.templates.source import UNDEFINED, Environment, Node, Source
 _SHOWING = ("name", "compare", "filtered", "formatted")
 # a value of the program that is running, of any type: the functions that take it check it
 Value: TypeAlias = "Callable[[State, Environment], Any]"
+# classes, which take arguments in brackets or not
 _TYPES: dict[str, Any] = {
     "int": int, "float": float, "bool": bool, "str": str, "list": list, "dict": dict,
     "tuple": tuple,

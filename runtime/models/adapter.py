@@ -254,6 +254,7 @@ def load_adapter(
 
     try:
         with bars_at_a_terminal_only():
+            # transformers gives to() no type
             model: Any = AutoModelForCausalLM.from_pretrained(
                 folder, config=config, dtype=dtype, local_files_only=True,
                 attn_implementation="eager",

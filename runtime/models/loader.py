@@ -268,6 +268,7 @@ def _from_folder(folder: Path, wanted: _Wanted) -> LoadedModel:
     defaults = read_json(folder / "generation_config.json")
     with doing("reading the tokenizer"):
         tokenizer = load_folder_tokenizer(folder, as_ids(defaults.get("eos_token_id")))
+    # SamplingParams checks them
     given: Any = {key: defaults[key] for key in _SAMPLING_KEYS if defaults.get(key) is not None}
     sampling: SamplingKeywords = given
     if config.get_text_config().model_type not in BY_NAME:

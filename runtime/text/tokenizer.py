@@ -384,7 +384,7 @@ def _shell(normalizer: list[Part], splitter: list[Part]) -> Backend:
     )  # fmt: skip
 
 
-def _parts(component: Any) -> list[Part]:
+def _parts(component: Any) -> list[Part]:  # the library's classes share no type
     """JSON of a normaliser, splitter or decoder, sequences flattened."""
     if component is None:
         return []

@@ -49,7 +49,10 @@ def main() -> None:
     for name, text in ways.WAYS.items():
         print(f"way {name.lower()}: {len(ways.stops(text))} files")
     print(f"Any {sum(found.values())}:", ", ".join(f"{k} {v}" for k, v in found.most_common(8)))
-    print(f"aliases that contain it: {', '.join(sorted(any_count.aliases_of_any()))}")
+    aliases = any_count.aliases_of_any()
+    uses = Counter(name for path in paths for name in
+                   any_count.names_in(ast.parse(path.read_text(encoding="utf-8"))))  # fmt: skip
+    print("uses of aliases that contain it:", ", ".join(f"{a} {uses[a]}" for a in sorted(aliases)))
 
 
 if __name__ == "__main__":

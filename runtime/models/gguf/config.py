@@ -173,6 +173,7 @@ def _scaled(
 ) -> tuple[RopeConfig, int]:
     """The RoPE with the file's scaling, and the context that it serves."""
     original = int(keys.get("rope.scaling.original_context_length", context))
+    # fields of a RopeConfig
     common: dict[str, Any] = {
         "theta": rope.theta,
         "rotary_dim": rope.rotary_dim,
