@@ -8,7 +8,7 @@ from radixlang.errors import JoinError
 from radixlang.execution.branch_run import Stream
 from radixlang.execution.node_context import NodeContext
 from radixlang.execution.pieces import Cell
-from radixlang.execution.prompt_parts import branch_of, emit, resolve_parts
+from radixlang.execution.prompt_parts import branch_of, emit, extend_generated, resolve_parts
 from radixlang.graph.nodes import Adopt, Answer, Call, Fork, Join
 from radixlang.user_code import offload
 
@@ -152,8 +152,7 @@ def handle_answer(run: NodeContext, stream: Stream, node: Answer) -> bool:
     cell = run.loop.cell(node.child, node.slot, node.name)
     completion = cell.completion
     assert completion is not None
-    is_whole = run.backend.decode(completion.token_ids) == completion.text
-    branch_of(stream).extend(completion.token_ids if is_whole else completion.text)
+    extend_generated(branch_of(stream), run.backend, completion.token_ids, completion.text)
     stream.pieces.append(cell)
     run.hint(stream)
     child.ended = True

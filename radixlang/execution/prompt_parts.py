@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -10,7 +11,7 @@ from radixlang.execution.branch_run import Stream
 from radixlang.execution.node_context import NodeContext
 from radixlang.execution.pieces import Rewritten
 from radixlang.graph.nodes import Arg, Part, Ref
-from radixlang.protocol import Branch
+from radixlang.protocol import Backend, Branch
 from radixlang.user_code import is_users_value, offload
 
 Pairs: TypeAlias = list[str | tuple[object, str]]  # texts, and values with their format specs
@@ -30,6 +31,15 @@ def write_held(stream: Stream) -> None:
     held, stream.held = stream.held, None
     for text in held or ():
         emit(stream, text)
+
+
+def extend_generated(branch: Branch, backend: Backend, token_ids: Sequence[int], text: str) -> None:
+    """Append a generation that was made elsewhere: its tokens, and the end of its text that they do
+    not have, which a stop inside a token or the closing of a constraint has left."""
+    branch.extend(token_ids)
+    shown = backend.decode(token_ids)
+    if text.startswith(shown) and len(text) > len(shown):
+        branch.extend(text[len(shown) :])
 
 
 def branch_of(stream: Stream) -> Branch:

@@ -12,7 +12,7 @@ from radixlang.constraints.typed_values import to_json
 from radixlang.default_runtime import runtime_or_default
 from radixlang.execution.branch_run import Stream
 from radixlang.execution.pieces import Cell, Piece, Rewritten, TurnMark, num_completed, piece_text
-from radixlang.execution.prompt_parts import emit
+from radixlang.execution.prompt_parts import emit, extend_generated
 from radixlang.execution.run import Run
 from radixlang.execution.run_options import RunOptions
 from radixlang.graph.graph_json import check_version
@@ -134,11 +134,11 @@ def resume(
     for name, value in restored(data["values"], data.get("types") or {}).items():
         state[name] = value
     same_model = backend.model_name == data["model"]
-    run.loop.post(lambda: _refill(run.streams[0], data, same_model))
+    run.loop.post(lambda: _refill(run.streams[0], backend, data, same_model))
     return Resumed(run, state)
 
 
-def _refill(stream: Stream, data: Fields, same_model: bool) -> None:
+def _refill(stream: Stream, backend: Backend, data: Fields, same_model: bool) -> None:
     for piece in data["pieces"]:
         if "turn" in piece:
             stream.pieces.append(TurnMark(piece["turn"], piece["begins"]))
@@ -146,7 +146,7 @@ def _refill(stream: Stream, data: Fields, same_model: bool) -> None:
             emit(stream, Markup(piece["markup"]))
         elif same_model and "tokens" in piece:
             assert stream.branch is not None
-            stream.branch.extend(piece["tokens"])
+            extend_generated(stream.branch, backend, piece["tokens"], piece["text"])
             stream.pieces.append(_finished(piece))
         elif "content" in piece:
             emit(stream, Rewritten(piece["text"], piece["content"]))

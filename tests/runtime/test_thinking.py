@@ -113,3 +113,26 @@ def test_a_runtime_knows_its_tags(make_runtime: MakeRuntime) -> None:
     assert make_runtime().think_tags is None
     template = "{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}"
     assert make_runtime(chat_template=template).think_tags == TAGS
+
+
+@pytest.mark.parametrize("think", [None, 6])
+def test_an_answer_that_stops_inside_a_token_is_taken_whole(
+    make_runtime: MakeRuntime, think: int | None
+) -> None:
+    """Into the prompt without its thought, and into a run that resumes from a checkpoint."""
+    runtime = make_runtime()
+    bias = {" theatre": 100.0}
+
+    @radixlang.function
+    def stops(s: State) -> Any:
+        s += "The north:" + gen("a", think=think, think_tags=TAGS if think else None, heal=False,
+                                logit_bias=bias, stop="atre", max_tokens=4)  # fmt: skip
+        return s.tokens(), radixlang.take_checkpoint(s)
+
+    state = stops.run(runtime=runtime)
+    tokens, saved = state.result
+    assert state["a"] == " the"
+    assert runtime.decode(tokens) == "The north: the"
+    with radixlang.resume(saved, runtime=runtime) as s:
+        assert s.tokens() == tokens
+        assert s.text() == "The north: the"

@@ -16,6 +16,8 @@ from radixlang import (
     Choice,
     LogitsContext,
     NextToken,
+    PackedTree,
+    Rollout,
     SearchNode,
     SearchResult,
     SearchTree,
@@ -101,6 +103,9 @@ def run(runtime: FakeBackend) -> list[TokenLogprob]:
         print(event.name, event.text)
     state = greet.compile(mood="kind").run(name="Ada", seed=2)
     radixlang.verify_replay(greet, "run.json", runtime=runtime)
+    assert_type(state.tree().flatten(), list[Rollout])
+    assert_type(state.tree().flatten("once"), PackedTree)
+    assert_type(state.tree().nodes[0].kind, Literal["given", "forced", "sampled"])
     params = radixlang.SamplingParams(temperature=0, stop=".")
     print(params.override(max_tokens=2).stop, results[0].values, radixlang.CompiledProgram)
     return list(state.completion("greeting").logprobs or ())
@@ -130,4 +135,5 @@ async def arun() -> None:
 def default_runtime() -> None:
     with radixlang.Runtime(device="cpu", max_running=8) as runtime:
         radixlang.set_default_runtime(runtime)
+        assert_type(runtime.score(greet("Ada").tree().flatten()), list[tuple[float, ...]])
         print(runtime.stats().num_prompt_tokens)
