@@ -13,6 +13,7 @@ from torch import Tensor
 from radixlang.kernels.native.attention import DTYPES, NativeAttentionPlan
 from radixlang.kernels.native.grouped import GroupedWeight
 from radixlang.kernels.native.library import Bits, Float, Int, Library, Long, Pointer
+from radixlang.kernels.native.low_rank import NativeAdapters
 from radixlang.kernels.options import AttentionOptions
 
 LARGEST = 127.0  # the largest quantized value
@@ -306,16 +307,23 @@ class NativeDecoder:
             self._kept += [rotation, tensors]
             self._model.after_embed = ctypes.pointer(rotation)
         self._vocab_size = head.weight.out_features
-        self._step = library.function("rl_step", Int, Pointer, Pointer, Pointer, Pointer, Int)
+        self._step = library.function("rl_step", Int, *[Pointer] * 5, Int)
         self._logits = library.function("rl_logits", Int, Pointer, Pointer, Long, Pointer, Int)
 
-    def step(self, stream: Tensor, plan: NativeAttentionPlan, pools: ctypes.Array[Any]) -> None:
+    def step(
+        self,
+        stream: Tensor,
+        plan: NativeAttentionPlan,
+        pools: ctypes.Array[Any],
+        adapters: NativeAdapters | None = None,
+    ) -> None:
         """Run all layers over a plan's rows; keys and values go to their slots.
 
         Args:
             stream: embedded tokens [num_tokens, hidden_size], contiguous float32; left as the
                 residual stream.
             pools: the structures of the layers' pools.
+            adapters: what is added to products of some rows.
 
         Raises:
             ValueError: the stream has other rows than the plan.
@@ -328,7 +336,8 @@ class NativeDecoder:
                 f"needs {expected} and {self._model.num_layers}"
             )
         model, threads = ctypes.byref(self._model), torch.get_num_threads()
-        if self._step(model, plan.handle, pools, stream.data_ptr(), threads):
+        added = None if adapters is None else adapters.address
+        if self._step(model, plan.handle, pools, stream.data_ptr(), added, threads):
             raise MemoryError(f"no memory for a step of {stream.shape[0]} rows")
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -112,9 +112,9 @@ struct Work {
 class Step {
  public:
   Step(const RlModel& model, rl_attention_plan* plan, const rl_layer_kv* kv, float* stream,
-       int threads)
+       const RlAdapters* adapters, int threads)
       : model_(model), shape_(model.shape), plan_(plan), kv_(kv), stream_(stream),
-        threads_(threads), num_rows_(rl_attention_num_rows(plan)),
+        adapters_(adapters), threads_(threads), num_rows_(rl_attention_num_rows(plan)),
         product_width_(widest_product(model)) {
     thread_local Kept kept[4];
     const int64_t width = shape_.num_heads * shape_.head_dim;
@@ -187,16 +187,21 @@ class Step {
     });
   }
 
-  Product multiplied(const Weight& weight, int64_t count, int threads, const Work& work) {
+  // The product of rows from `first` on, with what adapters add to it.
+  Product multiplied(const Weight& weight, int64_t index, Place place, int64_t first,
+                     int64_t count, int threads, const Work& work) {
     const int64_t stride = product_stride(weight);
     multiply(weight, work.rows(count), {work.product, stride}, threads);
+    if (adapters_)
+      add_low_rank(*adapters_, index, place, work.levels, first, first + count, work.product,
+                   stride, threads);
     return {work.product, stride, work.levels.scale};
   }
 
   void begin_layer(int64_t index, int64_t first, int64_t last, int threads, const Work& work) {
     const RlLayer& layer = model_.layers[index];
     const int64_t dim = shape_.head_dim;
-    const Product qkv = multiplied(*layer.qkv, last - first, threads, work);
+    const Product qkv = multiplied(*layer.qkv, index, kQkv, first, last - first, threads, work);
     const int32_t* slots = rl_attention_new_slots(plan_);
     for_rows(threads, last - first, [&](int64_t from_row, int64_t to_row) {
       const int64_t row = first + from_row, turn = (layer.rope * num_rows_ + row) * dim;
@@ -214,22 +219,23 @@ class Step {
       quantize_rows(attended_ + (first + from_row) * width, width, to_row - from_row,
                     from(work.levels, from_row));
     });
-    add_read(*layer.o, layer.o_bias, layer.attn_post_gain, layer.mlp_gain, first, count, threads,
-             work);
-    const Product gate_up = multiplied(*layer.gate_up, count, threads, work);
+    const Product o = multiplied(*layer.o, index, kO, first, count, threads, work);
+    add_read(o, layer.o_bias, layer.attn_post_gain, layer.mlp_gain, first, count, threads, work);
+    const Product gate_up =
+        multiplied(*layer.gate_up, index, kGateUp, first, count, threads, work);
     for_rows(threads, count, [&](int64_t from_row, int64_t to_row) {
       activate_rows(shape_, from(gate_up, from_row), layer.gate_up_bias, to_row - from_row,
                     from(work.levels, from_row));
     });
     const bool is_last = index + 1 == model_.num_layers;
-    add_read(*layer.down, layer.down_bias, layer.mlp_post_gain,
+    const Product down = multiplied(*layer.down, index, kDown, first, count, threads, work);
+    add_read(down, layer.down_bias, layer.mlp_post_gain,
              is_last ? model_.head_gain : model_.layers[index + 1].attn_gain, first, count, threads,
              work);
   }
 
-  void add_read(const Weight& weight, const float* bias, const float* post_gain, const float* gain,
+  void add_read(const Product& added, const float* bias, const float* post_gain, const float* gain,
                 int64_t first, int64_t count, int threads, const Work& work) {
-    const Product added = multiplied(weight, count, threads, work);
     for_rows(threads, count, [&](int64_t from_row, int64_t to_row) {
       add_read_rows(shape_, stream_ + (first + from_row) * shape_.hidden_size,
                     from(added, from_row), bias, post_gain, gain, to_row - from_row,
@@ -242,6 +248,7 @@ class Step {
   rl_attention_plan* plan_;
   const rl_layer_kv* kv_;
   float* stream_;
+  const RlAdapters* adapters_;
   int threads_;
   int64_t num_rows_, product_width_;
   float *q_, *attended_, *cosines_, *sines_;
@@ -277,8 +284,8 @@ void head_logits(const RlModel& model, const float* hidden, int64_t count, float
 }  // namespace rl
 
 int rl_step(const RlModel* model, rl_attention_plan* plan, const rl_layer_kv* kv, float* stream,
-            int threads) try {
-  rl::Step(*model, plan, kv, stream, threads).run();
+            const RlAdapters* adapters, int threads) try {
+  rl::Step(*model, plan, kv, stream, adapters, threads).run();
   return 0;
 } catch (const std::bad_alloc&) {
   return -1;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
-import torch
+import numpy as np
 
 from radixlang.errors import AdapterFormatError
 from radixlang.runtime.adapters.lora import LoraAdapter
@@ -69,5 +69,5 @@ class StepAdapters:
             self.bind(model, variant.adapter),
             variant.scale,
             None if variant.layers is None else frozenset(variant.layers),
-            torch.tensor(rows, device=model.device),
+            np.array(rows, np.int32),
         )

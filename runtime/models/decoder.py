@@ -23,8 +23,9 @@ from radixlang.kernels.layer_kv import KVLayers, LayerKV
 from radixlang.kernels.native.decoder import DenseWeight
 from radixlang.kernels.native.grouped import GroupedWeight
 from radixlang.kernels.native.library import Library
+from radixlang.kernels.native.low_rank import LowRankPair
 from radixlang.kernels.options import AttentionOptions
-from radixlang.runtime.adapters.lora import LoraAdapter, LowRank
+from radixlang.runtime.adapters.lora import LoraAdapter
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.families import Activation
 from radixlang.runtime.models.linear import (
@@ -35,7 +36,7 @@ from radixlang.runtime.models.linear import (
     RowByRow,
     TransposedLinear,
 )
-from radixlang.runtime.models.low_rank import AdapterBatch, BoundAdapter, fused_changes
+from radixlang.runtime.models.low_rank import AdapterBatch, BoundAdapter, bind
 from radixlang.runtime.models.native import NativeLayers, native_backend
 from radixlang.runtime.models.rotary import Rotary, rotate
 
@@ -215,12 +216,11 @@ class Decoder:
 
     def bind_adapter(self, adapter: LoraAdapter) -> BoundAdapter:
         """See `AdaptableModel`."""
-        layers = fused_changes(adapter, self.config)
-        return BoundAdapter(tuple(
-            {part: LowRank(change.a.to(self.device), change.b.to(self.device))
-             for part, change in layer.items()}
-            for layer in layers
-        ))  # fmt: skip
+
+        def fold(layer: int, part: str, pair: LowRankPair) -> LowRankPair:
+            return pair._replace(a=pair.a.to(self.device), b=pair.b.to(self.device))
+
+        return bind(adapter, self.config, fold)
 
     @torch.no_grad()
     def forward(
@@ -246,8 +246,8 @@ class Decoder:
         config = self.config
         hidden = scaled_rows(self._embed, input_ids, config.embed_scale)
         backend = native_backend(plan)
-        if self._native is not None and adapters is None and backend is not None:
-            return self._native.forward(hidden, backend, kv)
+        if self._native is not None and backend is not None:
+            return self._native.forward(hidden, backend, kv, adapters)
         rotations = [rotary.at(positions) for rotary in self._rotary]
         for index, layer in enumerate(self._layers):
             rotation = rotations[config.layer_rope[index]]

@@ -7,41 +7,51 @@ one order, whoever is in the batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from radixlang.errors import AdapterFormatError
-from radixlang.runtime.adapters.lora import LoraAdapter, LowRank
+from radixlang.kernels.native.low_rank import LowRankPair
+from radixlang.runtime.adapters.lora import LoraAdapter
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.rotary import interleave_rows
 
 FUSED = {"qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
 CHUNK_ROWS = 16  # rows whose products are in memory at once
 
-LayerChanges = Mapping[str, LowRank]  # by the names of FUSED
+LayerPairs = Mapping[str, tuple[LowRankPair, ...]]  # by the names of FUSED
+Fold = Callable[[int, str, LowRankPair], LowRankPair]  # of a layer's part, into a model's own basis
 
 
 @dataclass(frozen=True, eq=False)
 class BoundAdapter:
     """An adapter in the basis and the fused projections of one model, on its device."""
 
-    layers: tuple[LayerChanges, ...]
+    layers: tuple[LayerPairs, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterGroup:
     """Rows of a step that use one adapter in one way.
 
-    `rows` are indices into the flat batch, int64 [n]; `layers` those in which it acts, None: all.
+    `rows` are indices into the flat batch, ascending; `layers` those in which it acts, None: all.
     """
 
     adapter: BoundAdapter
     scale: float
     layers: frozenset[int] | None
-    rows: Tensor
+    rows: NDArray[np.int32]
+
+    def pairs(self, layer: int, part: str) -> tuple[LowRankPair, ...]:
+        """What it adds to one product of a layer."""
+        if self.layers is not None and layer not in self.layers:
+            return ()
+        return self.adapter.layers[layer].get(part, ())
 
 
 class AdapterBatch:
@@ -59,29 +69,33 @@ class AdapterBatch:
             out: the product [num_tokens, out].
         """
         for group in self.groups:
-            change = group.adapter.layers[layer].get(part)
-            if change is None or (group.layers is not None and layer not in group.layers):
+            pairs = group.pairs(layer, part)
+            if not pairs:
                 continue
-            added = low_rank_product(x[group.rows].float(), change) * group.scale
-            out[group.rows] = (out[group.rows].float() + added).to(out.dtype)
+            rows = torch.from_numpy(group.rows.astype(np.int64)).to(out.device)
+            taken, added = x[rows].float(), out[rows].float()
+            for pair in pairs:
+                columns = slice(pair.column, pair.column + pair.b.shape[1])
+                added[:, columns] += low_rank_product(taken, pair) * group.scale
+            out[rows] = added.to(out.dtype)
         return out
 
 
-def low_rank_product(x: Tensor, change: LowRank) -> Tensor:
-    """b a x of rows [n, in] in float32: [n, out]."""
+def low_rank_product(x: Tensor, pair: LowRankPair) -> Tensor:
+    """x aᵀ b of rows [n, in] in float32: [n, out]."""
     if x.device.type != "cpu":
-        return (x @ change.a.t()) @ change.b.t()
+        return (x @ pair.a.t()) @ pair.b
     # One order for each sum; that of a matrix product depends on how many rows it has.
-    inner = torch.cat([_row_sums(each, change.a) for each in torch.split(x, CHUNK_ROWS)])
-    return torch.cat([_row_sums(each, change.b) for each in torch.split(inner, CHUNK_ROWS)])
+    inner = torch.cat([_row_sums(each, pair.a) for each in torch.split(x, CHUNK_ROWS)])
+    return torch.cat([_row_sums(each, pair.b.t()) for each in torch.split(inner, CHUNK_ROWS)])
 
 
 def _row_sums(x: Tensor, weight: Tensor) -> Tensor:
     return (x[:, None, :] * weight).sum(-1)
 
 
-def fused_changes(adapter: LoraAdapter, config: ModelConfig) -> tuple[LayerChanges, ...]:
-    """What an adapter adds to the fused projections of each layer, heads in the order of ours.
+def bind(adapter: LoraAdapter, config: ModelConfig, fold: Fold) -> BoundAdapter:
+    """An adapter on the fused projections of a model, heads in the order of ours.
 
     Raises:
         AdapterFormatError: it has a layer or a shape that the model has not.
@@ -90,15 +104,17 @@ def fused_changes(adapter: LoraAdapter, config: ModelConfig) -> tuple[LayerChang
     deepest = max(layer for layer, _ in adapter.changes)
     if deepest >= config.num_layers:
         raise _unlike(adapter, config, f"layer {deepest}", f"{config.num_layers} layers")
-    layers: list[LayerChanges] = []
-    for index in range(config.num_layers):
-        found: dict[str, LowRank] = {}
-        for fused, parts in FUSED.items():
-            pieces = _pieces(adapter, config, index, (fused, *parts), sizes)
-            if pieces:
-                found[fused] = _stacked(pieces, [sizes[part][0] for part in parts])
-        layers.append(found)
-    return tuple(layers)
+    layers: list[dict[str, list[LowRankPair]]] = [{} for _ in range(config.num_layers)]
+    for (layer, part), change in sorted(adapter.changes.items(), key=lambda item: item[0]):
+        shape = (int(change.b.shape[0]), int(change.a.shape[1]))
+        if shape != sizes[part]:
+            raise _unlike(adapter, config, f"{part}_proj {shape}", f"{part}_proj {sizes[part]}")
+        fused, column = _place(part, sizes)
+        pair = LowRankPair(change.a, _in_pairs(change.b, part, config).t().contiguous(), column)
+        layers[layer].setdefault(fused, []).append(fold(layer, fused, pair))
+    return BoundAdapter(tuple(
+        {part: tuple(pairs) for part, pairs in layer.items()} for layer in layers
+    ))  # fmt: skip
 
 
 def _sizes(config: ModelConfig) -> dict[str, tuple[int, int]]:
@@ -114,21 +130,13 @@ def _sizes(config: ModelConfig) -> dict[str, tuple[int, int]]:
     }  # fmt: skip
 
 
-def _pieces(
-    adapter: LoraAdapter, config: ModelConfig, layer: int, parts: Sequence[str],
-    sizes: Mapping[str, tuple[int, int]],
-) -> list[tuple[int, LowRank]]:  # fmt: skip
-    """(index of the part in a fused projection, or -1 for all of it, change) of what there is."""
-    found = []
-    for place, part in enumerate(dict.fromkeys(parts), -1 if len(parts) > 2 else 0):
-        change = adapter.changes.get((layer, part))
-        if change is None:
-            continue
-        shape = (int(change.b.shape[0]), int(change.a.shape[1]))
-        if shape != sizes[part]:
-            raise _unlike(adapter, config, f"{part}_proj {shape}", f"{part}_proj {sizes[part]}")
-        found.append((place, LowRank(change.a, _in_pairs(change.b, part, config))))
-    return found
+def _place(part: str, sizes: Mapping[str, tuple[int, int]]) -> tuple[str, int]:
+    """The fused projection of a part, and the column where the part begins in it."""
+    if part in FUSED:
+        return part, 0
+    fused = next(name for name, parts in FUSED.items() if part in parts)
+    before = FUSED[fused][: FUSED[fused].index(part)]
+    return fused, sum(sizes[each][0] for each in before)
 
 
 def _in_pairs(b: Tensor, part: str, config: ModelConfig) -> Tensor:
@@ -143,19 +151,6 @@ def _in_pairs(b: Tensor, part: str, config: ModelConfig) -> Tensor:
     if part == "q":
         return interleave_rows(b, config.num_heads, rotary_dim)
     return interleave_rows(b, config.num_kv_heads, rotary_dim) if part == "k" else b
-
-
-def _stacked(pieces: Sequence[tuple[int, LowRank]], heights: Sequence[int]) -> LowRank:
-    """One change of a fused projection: inputs below each other, outputs block-diagonal."""
-    starts = [sum(heights[:place]) for place in range(len(heights))]
-    a = torch.cat([change.a for _, change in pieces])
-    b = torch.zeros((sum(heights), len(a)))
-    column = 0
-    for place, change in pieces:
-        row = 0 if place < 0 else starts[place]
-        b[row : row + len(change.b), column : column + change.rank] = change.b
-        column += change.rank
-    return LowRank(a, b)
 
 
 def _unlike(

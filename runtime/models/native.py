@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
@@ -11,11 +12,15 @@ from radixlang.kernels.layer_kv import KVLayers
 from radixlang.kernels.native import decoder as native
 from radixlang.kernels.native.backend import HEAD_DIM_STEP, NativeBackend
 from radixlang.kernels.native.library import Library
+from radixlang.kernels.native.low_rank import PLACES, NativeAdapters, NativeVariant
 from radixlang.kernels.native.step import NativePools
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.runtime.models.config import ModelConfig
+from radixlang.runtime.models.low_rank import AdapterBatch, AdapterGroup, BoundAdapter
 from radixlang.runtime.models.rotary import inverse_frequencies
+
+Use = tuple[float, frozenset[int] | None]  # scale, and the layers in which an adapter acts
 
 
 class NativeLayers:
@@ -38,6 +43,9 @@ class NativeLayers:
         self.library = library
         self._num_layers = config.num_layers
         self._pools = NativePools()
+        self._variants: WeakKeyDictionary[BoundAdapter, dict[Use, NativeVariant]] = (
+            WeakKeyDictionary()
+        )
         self._decoder = native.NativeDecoder(
             library,
             shape,
@@ -48,11 +56,31 @@ class NativeLayers:
             after_embed=rotation,
         )
 
-    def forward(self, embedded: Tensor, backend: NativeBackend, kv: KVLayers) -> Tensor:
+    def forward(
+        self,
+        embedded: Tensor,
+        backend: NativeBackend,
+        kv: KVLayers,
+        adapters: AdapterBatch | None = None,
+    ) -> Tensor:
         """Embedded tokens [num_tokens, hidden_size], which it overwrites, to the stream."""
         stream = embedded.float().contiguous()
-        self._decoder.step(stream, backend.plan, self._pools.of(kv, self._num_layers))
+        added = None if adapters is None else NativeAdapters(
+            [(self._variant(group), group.rows) for group in adapters.groups]
+        )  # fmt: skip
+        self._decoder.step(stream, backend.plan, self._pools.of(kv, self._num_layers), added)
         return stream
+
+    def _variant(self, group: AdapterGroup) -> NativeVariant:
+        """The library's side of an adapter in one use, kept as long as the adapter is."""
+        uses = self._variants.setdefault(group.adapter, {})
+        key = (group.scale, group.layers)
+        if key not in uses:
+            places = [
+                group.pairs(layer, place) for layer in range(self._num_layers) for place in PLACES
+            ]
+            uses[key] = NativeVariant(places, group.scale)
+        return uses[key]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Decoder.logits`."""

@@ -13,6 +13,7 @@ from radixlang.kernels.native.library import Library
 from radixlang.runtime.models.assemble import Assembler, in_threads
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.decoder import Embedding, TableEmbedding
+from radixlang.runtime.models.int8.adapters import AdapterFold
 from radixlang.runtime.models.int8.decoder import Int8Decoder, Int8Head, Int8Layer
 from radixlang.runtime.models.int8.linear import (
     Int8Product,
@@ -62,7 +63,7 @@ def build_int8_decoder(
         native = _native(library, config, shape, layers, head, folder.rotation)
     return Int8Decoder(
         config, layers, embed, head, plain_ops(shape),
-        after_embed=folder.after_embed, native=native,
+        after_embed=folder.after_embed, native=native, adapter_fold=folder.adapter_fold(),
     )  # fmt: skip
 
 
@@ -108,6 +109,7 @@ class _Folder:
         self._stream = BlockHadamard(hidden, STREAM_BLOCK, library) if config.post_norms else None
         self._inner = BlockHadamard(config.intermediate_size, library=library)
         self._heads = BlockHadamard(config.head_dim, library=library)  # attention commutes with it
+        self._folded_gains: dict[str, torch.Tensor] = {}
         first = (config.num_heads + config.num_kv_heads) * config.head_dim
         # Values are held finer: the value of the first token, which every token attends to, is
         # nearly zero by cancellation, and an error in it is added to the whole text.
@@ -138,6 +140,13 @@ class _Folder:
             has_write_biases=layer.o_bias is not None,
             has_gate_up_bias=layer.gate_up_bias is not None,
         )
+
+    def adapter_fold(self) -> AdapterFold:
+        """Brings adapters into the basis of the folded weights; once all layers are there."""
+        return AdapterFold(
+            self._config, self.rotation, self._stream, self._inner, self._heads,
+            self._folded_gains,
+        )  # fmt: skip
 
     def outer(self) -> tuple[Embedding, Int8Head]:
         """The embedding, and the head that reads the stream."""
@@ -190,9 +199,11 @@ class _Folder:
 
     def _gain(self, name: str) -> torch.Tensor | None:
         """Of a norm of the stream; it is in the weight behind it where the stream is rotated."""
-        if self.rotation is not None:
-            return None
-        return self._assembler.gain(name, self._config.hidden_size)
+        gain = self._assembler.gain(name, self._config.hidden_size)
+        if self.rotation is None:
+            return gain
+        self._folded_gains[name] = gain
+        return None
 
     def _post_gain(self, name: str) -> torch.Tensor | None:
         config = self._config

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -17,10 +18,13 @@ from radixlang.kernels.attention import StepPlan, attend
 from radixlang.kernels.layer_kv import KVLayers, LayerKV
 from radixlang.kernels.native.library import Library
 from radixlang.kernels.plan.plan import AttentionPlan
+from radixlang.runtime.adapters.lora import LoraAdapter
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.decoder import Embedding, layer_options, scaled_rows, soft_capped
+from radixlang.runtime.models.int8.adapters import AdapterFold
 from radixlang.runtime.models.int8.linear import Product
 from radixlang.runtime.models.int8.ops import Int8Ops, Quantized
+from radixlang.runtime.models.low_rank import AdapterBatch, BoundAdapter, bind
 from radixlang.runtime.models.native import NativeLayers, native_backend
 from radixlang.runtime.models.rotary import Rotary
 
@@ -72,6 +76,7 @@ class Int8Decoder:
         embed: token ids to rows of hidden_size.
         head: hidden_size to vocab_size.
         ops: all arithmetic but products and attention.
+        adapter_fold: brings adapters into the basis of the weights.
         after_embed: what makes of embedded tokens the stream that the layers read.
         native: the same layers and head by the native library, where it is there; `ops` then
             serve plans of other backends.
@@ -85,6 +90,7 @@ class Int8Decoder:
         head: Int8Head,
         ops: Int8Ops,
         *,
+        adapter_fold: AdapterFold,
         after_embed: Callable[[Tensor], Tensor] | None = None,
         native: NativeLayers | None = None,
     ) -> None:
@@ -97,6 +103,7 @@ class Int8Decoder:
         self._head = head
         self._options = layer_options(config)
         self._ops = ops
+        self._adapter_fold = adapter_fold
         self._after_embed = after_embed
         self._native = native
         self._rotary = [Rotary(rope, config.head_dim, self.device) for rope in config.ropes]
@@ -119,34 +126,49 @@ class Int8Decoder:
         held: Iterable[HasBytes] = (*products, self._embed, self._head.product)
         return sum(part.num_bytes for part in held)
 
+    def bind_adapter(self, adapter: LoraAdapter) -> BoundAdapter:
+        """See `AdaptableModel`."""
+        return bind(adapter, self.config, self._adapter_fold)
+
     @torch.no_grad()
-    def forward(self, input_ids: Tensor, positions: Tensor, plan: StepPlan, kv: KVLayers) -> Tensor:
+    def forward(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        plan: StepPlan,
+        kv: KVLayers,
+        adapters: AdapterBatch | None = None,
+    ) -> Tensor:
         """See `Decoder.forward`."""
         assert isinstance(plan, AttentionPlan)  # graphs are captured on a GPU
         backend = native_backend(plan)
         if self._native is not None and backend is not None:
             embedded = scaled_rows(self._embed, input_ids, self.config.embed_scale)
-            return self._native.forward(embedded, backend, kv)
+            return self._native.forward(embedded, backend, kv, adapters)
         ops, layers = self._ops, self._layers
         rotations = [torch.view_as_real(rotary.at(positions)) for rotary in self._rotary]
         stream = self._embedded(input_ids)
         quantized, scale = ops.read(stream, layers[0].attn_gain)
         for index, (layer, next_gain) in enumerate(zip(layers, self._next_gains, strict=True)):
             rotation = rotations[self.config.layer_rope[index]]
-            heads = ops.heads(layer.qkv(quantized), scale, rotation, layer.qkv_bias, layer.qk_gain)
+            product = partial(_multiplied, adapters, index)
+            qkv = product("qkv", layer.qkv, quantized)
+            heads = ops.heads(qkv, scale, rotation, layer.qkv_bias, layer.qk_gain)
             quantized, scale = self._attended(index, heads, kv[index], plan)
             stream, quantized, scale = ops.add_read(
                 stream,
-                layer.o(quantized),
+                product("o", layer.o, quantized),
                 scale,
                 layer.o_bias,
                 layer.attn_post_gain,
                 layer.mlp_gain,
             )
-            quantized, scale = ops.activated(layer.gate_up(quantized), scale, layer.gate_up_bias)
+            quantized, scale = ops.activated(
+                product("gate_up", layer.gate_up, quantized), scale, layer.gate_up_bias
+            )
             stream, quantized, scale = ops.add_read(
                 stream,
-                layer.down(quantized),
+                product("down", layer.down, quantized),
                 scale,
                 layer.down_bias,
                 layer.mlp_post_gain,
@@ -175,3 +197,11 @@ class Int8Decoder:
         """Attention's output, quantized."""
         q, k, v = heads
         return self._ops.attended(attend(q, k, v, layer_kv, plan, self._options[index]))
+
+
+def _multiplied(
+    adapters: AdapterBatch | None, layer: int, part: str, weight: Product, quantized: Tensor
+) -> Tensor:
+    """A product without its tokens' scales, with what adapters add to it."""
+    out: Tensor = weight(quantized)
+    return out if adapters is None else adapters.add(layer, part, quantized, out)

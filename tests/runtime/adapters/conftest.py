@@ -152,12 +152,15 @@ def our_model(family: str, tiny: Any, dtype: torch.dtype = torch.float32) -> Any
     from radixlang.runtime.models.config import from_transformers
     from radixlang.runtime.models.model import LoadedModel
     from radixlang.runtime.models.weights import StateDictWeights
+    from radixlang.runtime.process.native_library import native_library
 
     reference = reference_model(family)
     name = str(dtype).removeprefix("torch.")
     config = from_transformers(reference.config, name=f"tiny {family}", dtype=name)
     source = StateDictWeights(reference.state_dict(), "memory", post_norms=config.post_norms)
-    model = build_decoder(config, source, dtype=dtype, device=torch.device("cpu"))
+    model = build_decoder(
+        config, source, dtype=dtype, device=torch.device("cpu"), library=native_library()
+    )
     return LoadedModel(model, tiny.tokenizer, config)
 
 
