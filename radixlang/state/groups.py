@@ -175,20 +175,7 @@ def join(
     reduce: Callable[[list[Any]], object] | None = None,
     missing: Missing = "none",
 ) -> Joined | dict[str, Joined]:
-    """Wait for the branches of a group and collect their values or texts.
-
-    Args:
-        names: variables to bind here, each to a list aligned by branch index. None: every
-            variable that a branch has bound since the fork.
-        text: append the branches' texts since the fork to this branch instead.
-        separator: text between the texts; a line break.
-        reduce: a function of the list; the variable is bound to its result.
-        missing: "none" puts None for a branch that lacks a variable or has failed; "raise"
-            raises a JoinError or ParameterError.
-
-    Returns:
-        One Joined for one name or for `text`, else a dict of them by name.
-    """
+    """Wait for the branches of a group and collect their values or texts, as `State.join` says."""
     _check_join(state, group, names, text, reduce, missing)
     if text:
         joined: Joined | dict[str, Joined] = record_join(
