@@ -38,7 +38,8 @@ class RuntimeConfig:
         draft_tokens: most tokens that prompt lookup drafts for a generation in a step; 0 goes
             token by token. By default 8 on a CPU and 0 on a GPU.
         cold_tokens: tokens that the 8-bit tier holds: nodes that are idle for cold_idle_s seconds,
-            or would be evicted, move there. 0, the default, keeps all keys and values exact.
+            or would be evicted, move there. 0, the default, keeps all keys and values exact; a
+            deterministic runtime has none, as what is idle depends on time.
         cuda_graphs: on a GPU, capture decode steps and replay them; False runs every step eagerly.
         max_pinned_tokens: cap on prebuilt prefixes; by default half of the pool.
         compaction: make hot paths contiguous now and then.
@@ -109,6 +110,11 @@ class RuntimeConfig:
         if self.num_pages is not None and self.kv_bytes is not None:
             raise ParameterError(
                 "give the size of the KV pool as num_pages or as kv_bytes, not both"
+            )
+        if self.deterministic and self.cold_tokens:
+            raise ParameterError(
+                f"cold_tokens={self.cold_tokens} rounds what has been idle to 8 bits, so that "
+                "answers depend on time; leave it out, or give deterministic=False"
             )
         self._check_drafts()
 

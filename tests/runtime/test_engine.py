@@ -667,7 +667,7 @@ def test_close_fails_everything_pending(make_runtime: MakeRuntime) -> None:
 
 
 @pytest.mark.parametrize("ending", ["", "del runtime, branch, generation", "raise SystemExit(0)"])
-def test_exit_with_work_pending_does_not_hang(ending: str) -> None:
+def test_exit_with_work_pending_does_not_hang(ending: str, tiny_model: Any) -> None:
     conftest = Path(__file__).parents[1] / "conftest.py"
     code = f"""
 import importlib.util

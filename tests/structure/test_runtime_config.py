@@ -42,6 +42,7 @@ def test_keywords_go_over_a_given_configuration() -> None:
         ({"page_size": 0}, "page_size must be an integer from 1 to 256, got 0"),
         ({"max_running": True}, "max_running must be an integer of at least 1, got True"),
         ({"num_pages": 9, "kv_bytes": 9}, "as num_pages or as kv_bytes, not both"),
+        ({"cold_tokens": 9, "deterministic": True}, "answers depend on time"),
     ],
 )
 def test_what_is_wrong_is_said(options: dict[str, Any], message: str) -> None:
