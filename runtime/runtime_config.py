@@ -45,6 +45,9 @@ class RuntimeConfig:
         compaction: make hot paths contiguous now and then.
         debug: audit all invariants after every step.
         chat_template: the text of a Jinja template, or a file with it, in place of the model's own.
+        disk: a folder for keys and values that are evicted, or cached at close; later prompts, of
+            this process or of another with the same model, read them from there.
+        disk_bytes: the most that the folder holds; the least recently used goes first.
 
     Raises:
         ParameterError: a value is out of range, or contradicts another.
@@ -72,6 +75,8 @@ class RuntimeConfig:
     compaction: bool = True
     debug: bool = False
     chat_template: str | Path | None = None
+    disk: str | Path | None = None
+    disk_bytes: int = 8 << 30
 
     def __post_init__(self) -> None:
         self.check()
@@ -99,7 +104,7 @@ class RuntimeConfig:
             if value not in known:
                 hint = suggestion(str(value), known)
                 raise ParameterError(f"{name} {value!r} is unknown; {hint}")
-        for name in ("max_batch_tokens", "max_running", "context_length"):
+        for name in ("max_batch_tokens", "max_running", "context_length", "disk_bytes"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise ParameterError(f"{name} must be an integer of at least 1, got {value!r}")
@@ -149,3 +154,5 @@ class RuntimeOptions(TypedDict, total=False):
     compaction: bool
     debug: bool
     chat_template: str | Path | None
+    disk: str | Path | None
+    disk_bytes: int

@@ -14,7 +14,7 @@ One thread owns a tree; readers on others use snapshots (snapshot.py). Nothing h
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -63,6 +63,7 @@ class RadixTree:
         self.num_cached_tokens = 0
         self.num_protected_tokens = 0
         self.num_evicted_tokens = 0
+        self.before_eviction: Callable[[RadixNode], None] | None = None  # of a disk tier
         self.num_inserts = 0
         self._clock = 0
         self._num_hints = 0
@@ -236,6 +237,8 @@ class RadixTree:
             leaf = self.policy.pop() or self.cold_policy.pop()
             if leaf is None:
                 break
+            if self.before_eviction is not None:
+                self.before_eviction(leaf)
             self._shorten(leaf, missing * self.pool.page_size)
         return self.pool.num_free_pages - before
 

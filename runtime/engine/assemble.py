@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from pathlib import Path
 
 from radixlang.runtime.cache.page_pool import PagePool
 from radixlang.runtime.cache.quantized_tier import ColdTier
-from radixlang.runtime.cache.radix_tree import RadixTree
+from radixlang.runtime.cache.radix_tree import Namespace, RadixTree
+from radixlang.runtime.disk.block_store import BlockStore
+from radixlang.runtime.disk.fingerprint import fingerprint_of
+from radixlang.runtime.disk.tier import DiskTier
 from radixlang.runtime.engine.engine import EngineCore
 from radixlang.runtime.engine.memory_budget import (
     draft_tokens_for,
@@ -35,6 +39,10 @@ def build_engine(loaded: LoadedModel, config: RuntimeConfig) -> EngineCore:
     max_logit_rows = max_logit_rows_for(model.device, model.config.vocab_size)
     step = measure_step(model, device, max_tokens, max_logit_rows)
     memory = _memory(loaded, config, counters, step)
+    if config.disk is not None:
+        store = BlockStore(Path(config.disk), config.disk_bytes)
+        fingerprint = fingerprint_of(loaded, Namespace())
+        memory.use_disk(DiskTier(store, memory.tree, memory.cache, fingerprint))
     num_slots = memory.pool.num_slots
     seed = secrets.randbits(64) if config.seed is None else config.seed
     branches = Branches(

@@ -326,6 +326,7 @@ class EngineCore:
             self.requests.close,
             self._finish_round,
             self.runner.close,
+            self.memory.save_to_disk,
             self.memory.close,
             self.device.give_back,
         ]

@@ -32,7 +32,8 @@ from radixlang.errors import ParameterError
 from radixlang.runtime.cache.kv_cache import KVCache
 from radixlang.runtime.cache.node import token_ids
 from radixlang.runtime.cache.page_pool import PoolFull
-from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, RadixTree, Tokens
+from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree, Tokens
+from radixlang.runtime.disk.fingerprint import Fingerprint
 
 MAGIC = b"radixlang prefixes 2\n"
 HEADER = struct.Struct("<II")  # length of the JSON head, its checksum
@@ -41,21 +42,6 @@ CHECKSUMS = struct.Struct("<II")  # of the record's head, and of its tokens and 
 ABANDONED_AFTER_S = 3600.0
 _PART = ".part"
 _ADVICE = "build the prefixes again and save them over it"
-
-
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
-    """Everything that saved keys and values depend on; a file with another one is refused."""
-
-    weights: str  # hash of the weights
-    tokenizer: str  # hash of the tokenizer
-    rotary: str  # rotary settings, in any stable spelling
-    arithmetic: str  # hash of all other settings that enter the numbers: norms, windows, scales
-    kv_dtype: str
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
-    namespace: Namespace
 
 
 @dataclass(frozen=True, slots=True)

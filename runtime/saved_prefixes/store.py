@@ -12,6 +12,7 @@ import numpy as np
 from radixlang.errors import ParameterError
 from radixlang.runtime.cache.lease import Lease
 from radixlang.runtime.cache.radix_tree import Namespace
+from radixlang.runtime.disk.fingerprint import fingerprint_of
 from radixlang.runtime.requests.prefill_request import prefill
 from radixlang.runtime.runtime import Runtime
 from radixlang.runtime.saved_prefixes.file_format import (
@@ -21,7 +22,6 @@ from radixlang.runtime.saved_prefixes.file_format import (
     read_record_head,
     save_prefixes,
 )
-from radixlang.runtime.saved_prefixes.fingerprint import fingerprint_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from radixlang.runtime.cache.node import as_edge, walk
 from radixlang.runtime.cache.page_pool import NO_SLOTS, PagePool
 from radixlang.runtime.cache.quantized_tier import ColdTier
 from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
+from radixlang.runtime.disk.tier import DiskTier
 from radixlang.runtime.metrics.events import Events
 from radixlang.runtime.metrics.stats import Counters
 from radixlang.runtime.process.malloc import give_back, release_code
@@ -73,6 +74,7 @@ class Memory:
         self.tree = tree
         self.cache = cache
         self.cold = cold
+        self.disk: DiskTier | None = None
         self.ends = PromptEnds()
         self.events = Events()
         self.events.count("evict", lambda: tree.num_evicted_tokens)
@@ -84,6 +86,8 @@ class Memory:
         """Lease the longest cached prefix that does not cover the needed logits."""
         assert sequence.lease is None
         limit = sequence.num_tokens if self._end_of(sequence) is not None else sequence.first_logit
+        if self.disk is not None:
+            self.disk.fetch(sequence.namespace, sequence.keys, limit)
         match = self.tree.match(sequence.namespace, sequence.keys_of(0, limit))
         sequence.hold(self.tree.lease(match.node, sequence.holder))
         sequence.num_computed = match.length
@@ -187,6 +191,16 @@ class Memory:
         self.cache.give_back(self.pool.free_runs())
         give_back()
         release_code()
+
+    def use_disk(self, disk: DiskTier) -> None:
+        """Read prompts from a disk tier, and write what is evicted to it."""
+        self.disk = disk
+        self.tree.before_eviction = disk.save
+
+    def save_to_disk(self) -> None:
+        """Write what is cached to the disk tier, if there is one."""
+        if self.disk is not None:
+            self.disk.save_all()
 
     def close(self) -> None:
         """Release keys, values and remembered outputs, whoever still has this object."""

@@ -15,6 +15,7 @@ from radixlang.runtime.cache.kv_cache import KVCache
 from radixlang.runtime.cache.page_pool import PagePool
 from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, RadixTree
 from radixlang.runtime.diagnostics.invariants import audit
+from radixlang.runtime.disk.fingerprint import fingerprint_of
 from radixlang.runtime.saved_prefixes.file_format import (
     MAGIC,
     RECORD,
@@ -22,7 +23,6 @@ from radixlang.runtime.saved_prefixes.file_format import (
     load_prefixes,
     save_prefixes,
 )
-from radixlang.runtime.saved_prefixes.fingerprint import fingerprint_of
 from radixlang.runtime.saved_prefixes.store import describe
 
 SPACE = Namespace("tenant", weights_version=3)

@@ -19,6 +19,7 @@ from radixlang.errors import ModelFormatError, ParameterError
 from radixlang.kernels.plan.tree_batch import chain
 from radixlang.runtime.cache.kv_cache import KVCache
 from radixlang.runtime.cache.radix_tree import Namespace
+from radixlang.runtime.disk.fingerprint import fingerprint_of
 from radixlang.runtime.models import loader
 from radixlang.runtime.models.assemble import build_decoder
 from radixlang.runtime.models.config import from_transformers
@@ -29,7 +30,6 @@ from radixlang.runtime.models.gguf.weights import GgufWeights, dequantize
 from radixlang.runtime.models.int8.build import build_int8_decoder
 from radixlang.runtime.models.loader import load_model
 from radixlang.runtime.models.model import plan_for
-from radixlang.runtime.saved_prefixes.fingerprint import fingerprint_of
 
 SHAPE = {
     "vocab_size": 97,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
@@ -14,8 +14,23 @@ from radixlang.runtime.cache.radix_tree import Namespace
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.model import CausalModel, LoadedModel
 from radixlang.runtime.process.openmp import leaves_no_team
-from radixlang.runtime.saved_prefixes.file_format import Fingerprint
 from radixlang.runtime.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Everything that saved keys and values depend on; what has another one is not read."""
+
+    weights: str  # hash of the weights
+    tokenizer: str  # hash of the tokenizer
+    rotary: str  # rotary settings, in any stable spelling
+    arithmetic: str  # hash of all other settings that enter the numbers: norms, windows, scales
+    kv_dtype: str
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    namespace: Namespace
+
 
 _SAMPLES = 4096  # values hashed of each tensor, in addition to its sum
 
