@@ -1,6 +1,6 @@
 """radixlang itself: every call is a branch forked from its parent's.
 
-Arguments: the model; "auto", "int8" or "fp32"; and parts to do without:
+Arguments: the model; "auto", "file", "int8" or "fp32"; and parts to do without:
 
 unshared    every call is in a namespace of its own, so that the cache finds nothing
 own-reads   every branch reads its whole path by itself: no key is read once for many
