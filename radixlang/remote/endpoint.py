@@ -19,7 +19,7 @@ from radixlang.errors import (
     RuntimeClosedError,
 )
 
-Json: TypeAlias = dict[str, Any]  # each field of a body has its own type
+JsonBody: TypeAlias = dict[str, Any]  # each field of a body has its own type
 _AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504})
 _MAX_PAUSE_S = 30.0
 
@@ -63,17 +63,17 @@ class Endpoint:
         self._places = asyncio.Semaphore(options.max_at_once)
         self.num_retries = 0
 
-    async def get(self, path: str) -> Json:
+    async def get(self, path: str) -> JsonBody:
         """The JSON of a GET; a path from "/" is of the server, another of the API."""
         async with self._answer("GET", path, None) as reply:
             return _json(await reply.aread())
 
-    async def post(self, path: str, body: Json) -> Json:
+    async def post(self, path: str, body: JsonBody) -> JsonBody:
         """The JSON of a POST."""
         async with self._answer("POST", path, body) as reply:
             return _json(await reply.aread())
 
-    async def events(self, path: str, body: Json) -> AsyncIterator[Json]:
+    async def events(self, path: str, body: JsonBody) -> AsyncIterator[JsonBody]:
         """The server-sent events of a POST.
 
         Raises:
@@ -98,7 +98,7 @@ class Endpoint:
 
     @asynccontextmanager
     async def _answer(
-        self, method: str, path: str, body: Json | None
+        self, method: str, path: str, body: JsonBody | None
     ) -> AsyncIterator[httpx2.Response]:
         async with self._places:
             reply = await self._sent(method, path, body)
@@ -107,7 +107,7 @@ class Endpoint:
             finally:
                 await reply.aclose()
 
-    async def _sent(self, method: str, path: str, body: Json | None) -> httpx2.Response:
+    async def _sent(self, method: str, path: str, body: JsonBody | None) -> httpx2.Response:
         url = self._address(path)
         for attempt in range(self._options.retries + 1):
             is_last = attempt == self._options.retries
@@ -148,7 +148,7 @@ def _seconds(text: str | None) -> float:
         return 0.0
 
 
-def _json(data: bytes, *, strict: bool = True) -> Json:
+def _json(data: bytes, *, strict: bool = True) -> JsonBody:
     try:
         found = json.loads(data)
     except ValueError:
@@ -160,7 +160,7 @@ def _json(data: bytes, *, strict: bool = True) -> Json:
     return {"error": {"message": data[:500].decode("utf-8", "replace")}}
 
 
-def _as_error(status: int, body: Json) -> Exception:
+def _as_error(status: int, body: JsonBody) -> Exception:
     """The error of a reply, as the engine would raise it."""
     inner = body.get("error", body)
     said = inner.get("message") if isinstance(inner, dict) else inner

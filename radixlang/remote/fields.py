@@ -8,20 +8,20 @@ import math
 from radixlang.constraints.specs import Choices, Grammar, JsonSchema, Regex
 from radixlang.errors import ParameterError, UnsupportedConstraintError
 from radixlang.remote.abilities import Abilities
-from radixlang.remote.endpoint import Json
+from radixlang.remote.endpoint import JsonBody
 from radixlang.sampling_params import SamplingParams
 
 _PLAIN = SamplingParams()
 _BEYOND = ("top_k", "min_p", "min_tokens", "repetition_penalty", "ignore_eos", "stop_token_ids")
 
 
-def sampling_fields(params: SamplingParams, able: Abilities) -> Json:
+def sampling_fields(params: SamplingParams, able: Abilities) -> JsonBody:
     """Sampling parameters as fields.
 
     Raises:
         ParameterError: one of them is not the endpoint's.
     """
-    found: Json = {
+    found: JsonBody = {
         "max_tokens": params.max_tokens, "temperature": params.temperature, "top_p": params.top_p,
         "presence_penalty": params.presence_penalty,
         "frequency_penalty": params.frequency_penalty,
@@ -61,7 +61,7 @@ def _bias(params: SamplingParams) -> dict[str, float]:
     return found
 
 
-def constraint_fields(spec: object, able: Abilities) -> Json:
+def constraint_fields(spec: object, able: Abilities) -> JsonBody:
     """A constraint as fields; None is none.
 
     Raises:
@@ -92,7 +92,7 @@ def constraint_fields(spec: object, able: Abilities) -> Json:
     )
 
 
-def _schema_fields(spec: JsonSchema, able: Abilities) -> Json:
+def _schema_fields(spec: JsonSchema, able: Abilities) -> JsonBody:
     schema = json.loads(spec.schema)
     if able.tokens and spec.strict:
         return {"structured_outputs": {"json": schema, "whitespace": spec.whitespace}}

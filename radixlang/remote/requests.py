@@ -19,7 +19,7 @@ from radixlang.protocol import (
     Usage,
 )
 from radixlang.remote.abilities import Abilities
-from radixlang.remote.endpoint import Endpoint, Json
+from radixlang.remote.endpoint import Endpoint, JsonBody
 from radixlang.remote.fields import constraint_fields, sampling_fields
 from radixlang.remote.turns import read_turns
 from radixlang.reply import Reply
@@ -64,7 +64,7 @@ class _Answer:
         """The text so far."""
         return "".join(self.texts)
 
-    def take(self, event: Json) -> None:
+    def take(self, event: JsonBody) -> None:
         """Take one event, and publish its text."""
         usage = event.get("usage")
         if usage:
@@ -135,7 +135,7 @@ class RemoteRequests:
         found = await self._endpoint.post("/detokenize", {"tokens": list(token_ids)})
         return str(found["prompt"])
 
-    async def render(self, messages: Sequence[Json], add_generation_prompt: bool) -> str:
+    async def render(self, messages: Sequence[JsonBody], add_generation_prompt: bool) -> str:
         """The server's own chat template."""
         body = {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
         return str((await self._endpoint.post("/render", body))["text"])
@@ -161,7 +161,7 @@ class RemoteRequests:
                 queue.reading = None
         await self._finish(prompt, params, constraint, answer)
 
-    async def _read(self, path: str, body: Json, answer: _Answer) -> None:
+    async def _read(self, path: str, body: JsonBody, answer: _Answer) -> None:
         self.num_requests += 1
         async for event in self._endpoint.events(path, body):
             answer.take(event)
@@ -170,9 +170,9 @@ class RemoteRequests:
 
     async def _request(
         self, prompt: RemotePrompt, namespace: str, params: SamplingParams, constraint: object
-    ) -> tuple[str, Json]:
+    ) -> tuple[str, JsonBody]:
         able = self.able
-        body: Json = {
+        body: JsonBody = {
             "model": self._model, "stream": True, "stream_options": {"include_usage": True},
             **sampling_fields(params, able), **constraint_fields(constraint, able),
             **self._salt(namespace),
@@ -205,7 +205,7 @@ class RemoteRequests:
             )
         return "chat/completions", {**body, "messages": messages}
 
-    def _salt(self, namespace: str) -> Json:
+    def _salt(self, namespace: str) -> JsonBody:
         if namespace and not self.able.constraints:
             raise ParameterError(
                 f"namespace= is not possible here: {self.able.kind} shares its cache"
@@ -260,7 +260,7 @@ class RemoteRequests:
         base = [*prompt.ids, *plain[:shared]]
         if not base:
             raise ParameterError("options cannot be scored after an empty prompt")
-        body: Json = {
+        body: JsonBody = {
             "model": self._model, "prompt": [[*prompt.ids, *run] or [0] for run in runs],
             "max_tokens": 0, "echo": True, "logprobs": max(1, num_top),
             "return_tokens_as_token_ids": True, **self._salt(namespace),
@@ -296,13 +296,13 @@ class RemoteRequests:
         constraint_fields(constraint, self.able)
 
 
-def _logprobs_of_text(params: SamplingParams) -> Json:
+def _logprobs_of_text(params: SamplingParams) -> JsonBody:
     if not (params.logprobs or params.top_logprobs):
         return {}
     return {"logprobs": params.top_logprobs, "return_tokens_as_token_ids": True}
 
 
-def _records(logprobs: Json | None) -> list[TokenLogprob]:
+def _records(logprobs: JsonBody | None) -> list[TokenLogprob]:
     """Records of tokens that are named by their ids."""
     if not logprobs or "tokens" not in logprobs:
         return []
@@ -330,7 +330,7 @@ def _reason(answer: _Answer, constraint: object) -> FinishReason:
     return "constraint" if constraint is not None else "eos"
 
 
-def _score(text: str, ids: list[int], told: Json, first: int, num_top: int) -> OptionScore:
+def _score(text: str, ids: list[int], told: JsonBody, first: int, num_top: int) -> OptionScore:
     values = told["token_logprobs"][first:]
     tops = told["top_logprobs"][first:]
     greedy = tuple(v >= max(top.values()) for v, top in zip(values, tops, strict=True))
