@@ -16,8 +16,11 @@ import shutil
 import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from radixlang.kernels.native.ownership import others_write
 
 HERE = Path(__file__).resolve().parent
 DISPATCH = "dispatch"  # the library that tells which set to load
@@ -41,6 +44,7 @@ LINK = ("-shared", "-pthread", "-Wl,-Bsymbolic")
 _GNU = ("-fno-gnu-unique",)  # else two loaded sets would share statics
 _COMPILERS = ("g++", "clang++", "c++")
 _LIMIT_S = 300
+_UNUSED_S = 30 * 24 * 3600.0  # after which a library of other sources is deleted
 log = logging.getLogger("radixlang.kernels")
 
 
@@ -89,11 +93,13 @@ def build(folder: Path, isa: str) -> Path:
     try:
         path = library_path(folder, isa, compiler)
         _own(folder)
-        if _is_sound(path):
-            return path
-        with _locked(folder):
-            if not _is_sound(path):  # another process may have made it meanwhile
-                _compile(path, isa, compiler)
+        if not _is_sound(path):
+            with _locked(folder):
+                if not _is_sound(path):  # another process may have made it meanwhile
+                    _compile(path, isa, compiler)
+                    _drop_unused(folder)
+        with contextlib.suppress(OSError):  # a folder that may only be read serves as well
+            os.utime(_checksum_path(path))
     except OSError as error:
         raise BuildError(f"the native library cannot be kept in {folder}: {error}") from error
     return path
@@ -118,15 +124,11 @@ def _own(folder: Path) -> None:
     about = folder.stat()
     if about.st_uid != os.geteuid():
         raise BuildError(f"{folder} belongs to another user; set RADIXLANG_HOME to one of yours")
-    if _others_write(about):
+    if others_write(about):
         log.warning("%s could be written by others; its libraries are made again", folder)
         for path in [*folder.glob("*.so"), *folder.glob("*.sha256")]:
             path.unlink()
         folder.chmod(0o700)
-
-
-def _others_write(about: os.stat_result) -> bool:
-    return bool(about.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def _checksum_path(path: Path) -> Path:
@@ -152,7 +154,7 @@ def _what_is_wrong(path: Path) -> str | None:
             return "is no plain file"
         if about.st_uid != os.geteuid():
             return "belongs to another user"
-        if _others_write(about):
+        if others_write(about):
             return "could be written by others"
     is_same = _checksum_path(path).read_text("ascii", "replace") == _checksum(path)
     return "" if is_same else "is damaged"
@@ -191,6 +193,14 @@ def _compile(path: Path, isa: str, compiler: str) -> None:
         told.chmod(0o600)
         os.replace(told, _checksum_path(path))
         os.replace(made, path)
+
+
+def _drop_unused(folder: Path) -> None:
+    """Delete libraries that no process has asked for in a month: of older sources, most likely."""
+    for told in folder.glob("*-*.sha256"):  # written to whenever its library is asked for
+        if told.stat().st_mtime < time.time() - _UNUSED_S:
+            told.with_suffix(".so").unlink(missing_ok=True)
+            told.unlink()
 
 
 def _is_gnu(compiler: str) -> bool:

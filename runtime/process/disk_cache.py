@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,14 +17,6 @@ def kept_root(variable: str, name: str) -> Path | None:
     if given is None:
         return home() / name
     return Path(given) if given else None
-
-
-def is_own(path: Path) -> bool:
-    """Whether the file or folder belongs to this user and no other user may write to it."""
-    if not hasattr(os, "geteuid"):  # Windows has other rights, and separate profiles
-        return True
-    about = path.stat()
-    return about.st_uid == os.geteuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def digest(texts: Iterable[str]) -> str:

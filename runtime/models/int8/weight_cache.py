@@ -17,8 +17,9 @@ from pathlib import Path
 
 import torch
 
+from radixlang.kernels.native.ownership import is_own
 from radixlang.runtime.models.int8.linear import Int8Rows
-from radixlang.runtime.process.disk_cache import digest, drop_older, is_own, kept_root
+from radixlang.runtime.process.disk_cache import digest, drop_older, kept_root
 
 log = logging.getLogger("radixlang.runtime")
 SPARE_BYTES = 1 << 30  # left free on the disk

@@ -57,6 +57,17 @@ def test_other_sources_make_another_library(small: Path) -> None:
     assert build(small, "portable") != before
 
 
+def test_a_library_that_nobody_asked_for_in_a_month_is_deleted(small: Path) -> None:
+    before = build(small, "portable")
+    told = before.with_suffix(".sha256")
+    os.utime(told, (told.stat().st_atime, told.stat().st_mtime - 31 * 24 * 3600))
+    with (building.HERE / "team.h").open("a") as header:
+        header.write("// changed\n")
+    after = build(small, "portable")
+    assert sorted(small.glob("*.so")) == [after]
+    assert not told.exists()
+
+
 @pytest.mark.parametrize("harm", ["damaged", "cut", "writable", "unsigned", "link"])
 def test_what_others_may_have_changed_is_made_again(
     small: Path, harm: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
