@@ -1,7 +1,7 @@
 """Trains the adapter of `examples/adapters.py`: a support desk's codes, for the default model.
 
     pip install peft accelerate
-    python -m benchmarks.train_adapter [--steps 60] [--into examples/data/tickets]
+    python -m benchmarks.train_adapter [--steps 150] [--into examples/data/tickets]
 
 An activated LoRA of rank 2 on the last ten layers. What comes before its invocation is the base's,
 so its keys and values are computed once for each example, and a step computes five tokens of each:
@@ -175,7 +175,7 @@ def main() -> None:
     import transformers
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--size", type=int, default=4, help="examples a step")
     parser.add_argument("--into", type=Path, default=Path("examples/data/tickets"))
     args = parser.parse_args()

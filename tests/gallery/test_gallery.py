@@ -25,6 +25,7 @@ MAX_LINES = 80
 # what an example must print whatever the machine: facts that constraints, copying from the
 # prompt or well-known answers make sure of
 EXPECTED = {
+    "adapters": ["of 9 by the adapter, 3 by the model alone"],
     "best_of_n": ["In Ghent,", "chosen: In Ghent,"],
     "chain_of_density": ["4 of 4 facts", "Anna Berg", "nine million euros."],
     "chat": ["The capital of Italy is Rome.", "The capital of Japan is Tokyo."],

@@ -80,7 +80,9 @@ class Reference:
     folders: dict[str, Path] = field(default_factory=dict)
     _model: Any = None
 
-    def _peft(self) -> Any:
+    @property
+    def model(self) -> Any:
+        """PEFT's model with all adapters."""
         import peft
 
         if self._model is None:
@@ -103,7 +105,7 @@ class Reference:
         """What follows a prompt, its first `begin` tokens read by the base model alone."""
         import transformers
 
-        model = self._peft()
+        model = self.model
         cache = transformers.DynamicCache(config=model.config)
         if begin:
             with model.disable_adapter():

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from radixlang.errors import ParameterError
 from radixlang.protocol import AdapterUse
 from radixlang.sampling_params import SamplingParams
 from tests.runtime.adapters.conftest import FAMILIES, Reference, our_model
@@ -72,3 +73,49 @@ def test_whole_paths_and_branches_equal_pefts_alone_and_in_one_batch(
         check(together[i].result(TIMEOUT), expected, 1e-5)
         expected = reference.answer(PROMPT, name, COUNT, **gates)
         check(whole[i].result(TIMEOUT), expected, 1e-5)
+
+
+@torch.no_grad()
+def test_an_activated_lora_acts_from_its_invocation_on(
+    reference_for: Callable[..., Reference], runtime_for: Callable[..., Any]
+) -> None:
+    reference = reference_for("qwen3", on={"alora_invocation_tokens": PROMPT[8:10]})
+    model = reference.model
+    model.set_adapter("on")
+    ids, rows = list(PROMPT), []
+    for _ in range(COUNT):  # the whole text at once, in which PEFT looks for the invocation
+        rows.append(model(input_ids=torch.tensor([ids])).logits[0, -1].log_softmax(-1))
+        ids.append(int(rows[-1].argmax()))
+    expected = ids[len(PROMPT) :], torch.stack(rows)
+    runtime = runtime_for(reference)
+    root = runtime.new_branch()
+    root.extend(PROMPT)
+    ask(root.fork(1)[0], None).result(TIMEOUT)
+    found = ask(root, AdapterUse("on")).result(TIMEOUT)
+    check(found, expected, 1e-5)
+    assert found.usage.num_cached_tokens == 8
+    whole = runtime.new_branch()
+    whole.use_adapter(AdapterUse("on"))
+    whole.extend(PROMPT)
+    check(whole.generate(PARAMS).result(TIMEOUT), expected, 1e-5)
+    without = runtime.new_branch()
+    without.extend(PROMPT[:8])
+    with pytest.raises(ParameterError, match=r"the prompt has none of \[60, 2\]"):
+        ask(without, AdapterUse("on")).result(TIMEOUT)
+
+
+def test_ranks_and_scalings_of_patterns_are_pefts(
+    reference_for: Callable[..., Reference], runtime_for: Callable[..., Any]
+) -> None:
+    reference = reference_for(
+        "gemma3",
+        plain={
+            "use_rslora": True, "rank_pattern": {"layers.1.self_attn.q_proj": 3, "down_proj": 7},
+            "alpha_pattern": {"o_proj": 2}, "layers_to_transform": [1, 2],
+        },
+    )  # fmt: skip
+    branch = runtime_for(reference).new_branch()
+    branch.use_adapter(AdapterUse("plain"))
+    branch.extend(PROMPT)
+    found = branch.generate(PARAMS).result(TIMEOUT)
+    check(found, reference.answer(PROMPT, "plain", COUNT), 1e-5)
