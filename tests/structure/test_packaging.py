@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,18 @@ def test_every_package_is_listed_and_mapped() -> None:
     table = setuptools_table()
     assert sorted(table["packages"]) == sorted(packages_on_disk())
     assert {name: table["package-dir"][name] for name in table["packages"]} == packages_on_disk()
+
+
+def test_every_package_is_on_the_map_of_folders() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    absent = []
+    for folder in packages_on_disk().values():
+        root, *parts = Path(folder).parts
+        block = re.search(rf"^{root}/ .*\n(?: +.*\n)+", text, re.MULTILINE)
+        assert block is not None
+        if parts and parts[-1] not in re.findall(r"\w+", block[0]):
+            absent.append(folder)
+    assert absent == []
 
 
 def test_links_make_a_checkout_importable() -> None:
