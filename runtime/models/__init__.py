@@ -1,10 +1,9 @@
-"""Causal models: one lean decoder for the common families, an adapter for every other.
+"""Causal models: one lean decoder for the common families, transformers' classes for every other.
 
 It knows weights, positions and an attention plan. It knows no request and no tree.
 """
 
 __all__ = [
-    "adapter",
     "assemble",
     "config",
     "decoder",
@@ -17,5 +16,6 @@ __all__ = [
     "locate",
     "model",
     "rotary",
+    "transformers_model",
     "weights",
 ]

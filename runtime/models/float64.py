@@ -17,7 +17,6 @@ import torch
 
 from radixlang.errors import ParameterError
 from radixlang.kernels.native.decoder import Weight
-from radixlang.runtime.models.adapter import TransformersModel
 from radixlang.runtime.models.decoder import Decoder, PackedEmbedding, TableEmbedding
 from radixlang.runtime.models.gguf.weights import BlockEmbedding
 from radixlang.runtime.models.int8.decoder import Int8Decoder
@@ -27,6 +26,7 @@ from radixlang.runtime.models.linear import DenseLinear, NativeLinear
 from radixlang.runtime.models.model import CausalModel
 from radixlang.runtime.models.native import NativeLayers
 from radixlang.runtime.models.rotary import Rotary
+from radixlang.runtime.models.transformers_model import TransformersModel
 
 AnyDecoder = TypeVar("AnyDecoder", Decoder, Int8Decoder)
 T = TypeVar("T")

@@ -272,7 +272,7 @@ def _from_folder(folder: Path, wanted: _Wanted) -> LoadedModel:
     given: Any = {key: defaults[key] for key in _SAMPLING_KEYS if defaults.get(key) is not None}
     sampling: SamplingKeywords = given
     if config.get_text_config().model_type not in BY_NAME:
-        return _adapted(folder, config, wanted, tokenizer, sampling)
+        return _through_transformers(folder, config, wanted, tokenizer, sampling)
     with _reading(folder / "config.json"):
         ours = from_transformers(
             config, name=folder.name, dtype=wanted.dtype, context_length=wanted.context_length
@@ -284,14 +284,14 @@ def _from_folder(folder: Path, wanted: _Wanted) -> LoadedModel:
     return LoadedModel(model, tokenizer, model.config, sampling, quantization)
 
 
-def _adapted(
+def _through_transformers(
     folder: Path,
     config: PretrainedConfig,
     wanted: _Wanted,
     tokenizer: Tokenizer,
     sampling: SamplingKeywords,
 ) -> LoadedModel:
-    from radixlang.runtime.models.adapter import load_adapter
+    from radixlang.runtime.models.transformers_model import load_transformers_model
 
     if wanted.quantization == "int8":
         raise ParameterError(
@@ -299,11 +299,11 @@ def _adapted(
             "transformers' own layers, which have no int8; pass quantization=None"
         )
     dtype = _DTYPES[wanted.dtype]
-    adapter = load_adapter(
+    model = load_transformers_model(
         folder, config, dtype, wanted.device, wanted.context_length, wanted.library()
     )
-    adapter.config = wanted.with_kv_dtype(adapter.config, halves=False)
-    return LoadedModel(adapter, tokenizer, adapter.config, sampling)
+    model.config = wanted.with_kv_dtype(model.config, halves=False)
+    return LoadedModel(model, tokenizer, model.config, sampling)
 
 
 def load_folder_tokenizer(folder: Path, eos_token_ids: tuple[int, ...] = ()) -> Tokenizer:

@@ -107,7 +107,7 @@ def test_8_bit_nodes_are_off_and_said_to_be_8_bit(runtime: Any) -> None:
 def test_a_model_of_transformers_has_a_float64_twin() -> None:
     import transformers
 
-    from radixlang.runtime.models.adapter import adapt
+    from radixlang.runtime.models.transformers_model import wrap
 
     torch.manual_seed(3)
     config = transformers.GPTNeoXConfig(
@@ -118,7 +118,7 @@ def test_a_model_of_transformers_has_a_float64_twin() -> None:
     tokens = np.arange(3, 20, dtype=np.int32)
     with torch.no_grad():
         expected = theirs.double()(input_ids=torch.from_numpy(tokens)[None].long()).logits[0, -1]
-    model = adapt(theirs.float(), "neox")
+    model = wrap(theirs.float(), "neox")
     kv, logits = run_alone(in_float64(model), tokens)
     assert kv.dtype == torch.float64
     assert kv.shape == (2, 2, 17, 4, 16)

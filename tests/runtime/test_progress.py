@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from radixlang import progress
-from radixlang.runtime.models.adapter import bars_at_a_terminal_only
 from radixlang.runtime.models.assemble import in_threads
+from radixlang.runtime.models.transformers_model import bars_at_a_terminal_only
 
 MakeRuntime = Callable[..., Any]
 Shown = Callable[[Callable[[], Any]], str]

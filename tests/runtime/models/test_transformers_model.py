@@ -11,8 +11,8 @@ import torch
 import transformers
 
 from radixlang.errors import ModelFormatError
-from radixlang.runtime.models import adapter
-from radixlang.runtime.models.adapter import adapt
+from radixlang.runtime.models import transformers_model
+from radixlang.runtime.models.transformers_model import wrap
 
 SHAPE = {
     "vocab_size": 97,
@@ -59,7 +59,7 @@ def test_logits_equal_transformers(case: str, forest: Callable[..., Any]) -> Non
     ids[:, :14] = ids[0, :14]
     with torch.no_grad():
         expected = theirs(ids, use_cache=False).logits
-    ours = adapt(theirs, case)
+    ours = wrap(theirs, case)
     found = forest(ours.config).shared_prefix_logits(ours, ids, 14)
     torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
 
@@ -74,7 +74,7 @@ def test_every_family_is_served_in_half_precision(
     ids[:, :14] = ids[0, :14]
     with torch.no_grad():
         expected = theirs(ids, use_cache=False).logits.float()
-    ours = adapt(theirs, case)
+    ours = wrap(theirs, case)
     assert ours.config.dtype == str(dtype).removeprefix("torch.")
     found = forest(ours.config).shared_prefix_logits(ours, ids, 14)
     error = (found - expected).square().mean().sqrt() / expected.std()
@@ -86,13 +86,14 @@ def test_other_logits_than_transformers_are_refused(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs = random_model(*CONFIGS["olmo2"]).to(dtype)
-    monkeypatch.setattr(adapter, "_probe", lambda *_: torch.randn(adapter._NUM_PROBE, 97))
+    wrong = torch.randn(transformers_model._NUM_PROBE, 97)
+    monkeypatch.setattr(transformers_model, "_probe", lambda *_: wrong)
     with pytest.raises(ModelFormatError, match="gives other logits"):
-        adapt(theirs, "olmo2")
+        wrap(theirs, "olmo2")
 
 
 def test_reads_windows_and_heads_from_what_the_layers_ask_for() -> None:
-    config = adapt(random_model(*CONFIGS["cohere2-window"]), "cohere2").config
+    config = wrap(random_model(*CONFIGS["cohere2-window"]), "cohere2").config
     assert config.windows == (6, 6, 6)
     assert (config.num_heads, config.num_kv_heads, config.head_dim) == (4, 2, 16)
     assert config.context_length == 256
@@ -113,16 +114,16 @@ def test_reads_windows_and_heads_from_what_the_layers_ask_for() -> None:
 def test_refuses_what_attention_does_not_see(kind: str, options: dict[str, Any]) -> None:
     model = random_model(kind, options)
     with pytest.raises(ModelFormatError, match=rf"tiny: architecture '{model.config.model_type}'"):
-        adapt(model, "tiny")
+        wrap(model, "tiny")
 
 
 def test_loads_from_a_folder(tmp_path: Path, forest: Callable[..., Any]) -> None:
-    from radixlang.runtime.models.adapter import load_adapter
+    from radixlang.runtime.models.transformers_model import load_transformers_model
 
     theirs = random_model(*CONFIGS["olmo2"])
     theirs.save_pretrained(tmp_path)
     config = transformers.AutoConfig.from_pretrained(tmp_path)
-    ours = load_adapter(tmp_path, config, torch.float32, torch.device("cpu"))
+    ours = load_transformers_model(tmp_path, config, torch.float32, torch.device("cpu"))
     ids = torch.randint(0, 97, (1, 12))
     with torch.no_grad():
         expected = theirs(ids, use_cache=False).logits
@@ -132,9 +133,9 @@ def test_loads_from_a_folder(tmp_path: Path, forest: Callable[..., Any]) -> None
 
 
 def test_a_folder_without_weights_is_a_format_error(tmp_path: Path) -> None:
-    from radixlang.runtime.models.adapter import load_adapter
+    from radixlang.runtime.models.transformers_model import load_transformers_model
 
     config = random_model(*CONFIGS["olmo2"]).config
     config.save_pretrained(tmp_path)
     with pytest.raises(ModelFormatError, match="transformers cannot load this model"):
-        load_adapter(tmp_path, config, torch.float32, torch.device("cpu"))
+        load_transformers_model(tmp_path, config, torch.float32, torch.device("cpu"))

@@ -6,9 +6,9 @@ function is registered with transformers for each model, as a method of its laye
 architecture passes further keyword arguments of `forward` to its attention (StableLM does not), so
 a step's plan and pool cannot be passed that way.
 
-`load_adapter` checks that attention is all the model does between tokens: it compares a short
-prompt, computed in two steps, with transformers' eager attention, and refuses a model that differs
-(ALiBi, recurrent state, layers that bypass the hook).
+`load_transformers_model` checks that attention is all the model does between tokens: it compares a
+short prompt, computed in two steps, with transformers' eager attention, and refuses a model that
+differs (ALiBi, recurrent state, layers that bypass the hook).
 
 Projections are not fused here, so the lean decoder is faster for the families that it serves.
 """
@@ -236,7 +236,7 @@ def bars_at_a_terminal_only() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def load_adapter(
+def load_transformers_model(
     folder: Path,
     config: PretrainedConfig,
     dtype: torch.dtype,
@@ -264,10 +264,10 @@ def load_adapter(
             f"{folder}: transformers cannot load this model ({type(error).__name__}: {error})"
         ) from error
     with doing(f"checking {folder.name} against transformers"):
-        return adapt(model.to(device), folder.name, context_length, library)
+        return wrap(model.to(device), folder.name, context_length, library)
 
 
-def adapt(
+def wrap(
     model: PreTrainedModel,
     name: str,
     context_length: int | None = None,
@@ -289,15 +289,15 @@ def adapt(
     try:
         shapes = _layer_shapes(model, probe)
         config = _config(model, name, shapes, context_length)
-        adapter = TransformersModel(model, config, library)
-        found = _probe(adapter, probe)
+        ours = TransformersModel(model, config, library)
+        found = _probe(ours, probe)
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         raise ModelFormatError(
             f"{name}: architecture {model.config.model_type!r} cannot run through our attention "
             f"({type(error).__name__}: {error})"
         ) from error
-    _compare(found, expected, adapter.config)
-    return adapter
+    _compare(found, expected, ours.config)
+    return ours
 
 
 def _layer_shapes(model: PreTrainedModel, probe: torch.Tensor) -> list[_LayerShape]:
@@ -342,9 +342,9 @@ def _config(
     )
 
 
-def _probe(adapter: TransformersModel, probe: torch.Tensor) -> torch.Tensor:
+def _probe(model: TransformersModel, probe: torch.Tensor) -> torch.Tensor:
     """Logits of the probe in two steps, as a shared segment and a branch below it."""
-    config, model = adapter.config, adapter
+    config = model.config
     size = (_NUM_PROBE, config.num_kv_heads, config.head_dim)
     dtype = getattr(torch, config.dtype)
     kv = [LayerKV(torch.zeros(size, dtype=dtype, device=model.device),
