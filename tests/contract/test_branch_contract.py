@@ -19,6 +19,7 @@ from radixlang.errors import (
 )
 from radixlang.protocol import Backend, Branch, Markup, Message
 from radixlang.sampling_params import SamplingParams
+from radixlang.testing import FakeBackend
 
 TIMEOUT = 60
 GREEDY = SamplingParams(max_tokens=8, temperature=0.0, seed=1, ignore_eos=True, min_tokens=4)
@@ -297,11 +298,15 @@ def test_a_stopped_generation_keeps_its_text_and_the_branch_goes_on(
 
 def test_a_generation_that_is_stopped_before_it_begins_is_empty(backend: Any, branch: Any) -> None:
     branch.extend("Once upon a time")
+    has_asked = threading.Event()
+    if isinstance(backend, FakeBackend):  # it answers at once; the others write 2,000 tokens first
+        backend.post(lambda: has_asked.wait(TIMEOUT))
     first = branch.generate(SamplingParams(max_tokens=2000, ignore_eos=True, seed=1))
     second = branch.generate(SamplingParams(max_tokens=2000, ignore_eos=True, seed=2))
     third = branch.generate(GREEDY)
     assert second.stop()
     first.stop()
+    has_asked.set()
     assert first.result(TIMEOUT).finish_reason in ("stopped", "eos")
     completion = second.result(TIMEOUT)
     assert (completion.text, completion.token_ids) == ("", ())
