@@ -11,8 +11,7 @@ from radixlang.cli.options import flag_of
 from radixlang.cli.programs import load_program, run_options, run_program, settings
 from radixlang.errors import ParameterError
 
-_OF_A_RUN = ("settings", "width", "seed", "temperature", "max_tokens", "timeout", "model",
-             "device", "context", "chat_template")  # fmt: skip
+_WITHOUT_FILE = ("command", "file", "json")  # every other argument is of a run to come
 
 
 def run(args: argparse.Namespace) -> int:
@@ -26,8 +25,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _last(args: argparse.Namespace) -> LeftTree:
-    for name in _OF_A_RUN:
-        if getattr(args, name) not in (None, []):
+    for name, value in vars(args).items():
+        is_given = value is not None and value is not False and value != []
+        if is_given and name not in _WITHOUT_FILE:
             raise ParameterError(
                 f"{flag_of(name)} goes with FILE; without FILE the tree of the last run is shown"
             )

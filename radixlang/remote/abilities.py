@@ -43,6 +43,9 @@ KINDS = {
     "llamacpp": Abilities("llama.cpp", sampling=True),
 }
 OPENAI = Abilities("OpenAI's API", completions=False)
+# parameters that `sampling` stands for
+BEYOND_OPENAI = ("top_k", "min_p", "min_tokens", "repetition_penalty", "ignore_eos",
+                 "stop_token_ids")  # fmt: skip
 
 
 def abilities_of(owner: str) -> Abilities:
@@ -102,8 +105,7 @@ def _needs_of_gen(node: Gen, able: Abilities) -> Iterable[Need]:
         yield Need(f"gen under {kind}", how, why)
     if node.params.logits is not None:
         yield Need("logits=", "refused", "logits do not leave a server")
-    extra = [name for name in ("top_k", "min_p", "min_tokens", "repetition_penalty", "ignore_eos")
-             if dict(node.overrides).get(name) is not None]  # fmt: skip
+    extra = [name for name in BEYOND_OPENAI if dict(node.overrides).get(name) is not None]
     if extra and not able.sampling:
         yield Need(", ".join(extra), "refused", f"{able.kind} does not have it")
     if node.params.stop_regex:

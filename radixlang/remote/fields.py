@@ -7,12 +7,11 @@ import math
 
 from radixlang.constraints.specs import Choices, Grammar, JsonSchema, Regex
 from radixlang.errors import ParameterError, UnsupportedConstraintError
-from radixlang.remote.abilities import Abilities
+from radixlang.remote.abilities import BEYOND_OPENAI, Abilities
 from radixlang.remote.endpoint import JsonBody
 from radixlang.sampling_params import SamplingParams
 
 _PLAIN = SamplingParams()
-_BEYOND = ("top_k", "min_p", "min_tokens", "repetition_penalty", "ignore_eos", "stop_token_ids")
 
 
 def sampling_fields(params: SamplingParams, able: Abilities) -> JsonBody:
@@ -30,7 +29,7 @@ def sampling_fields(params: SamplingParams, able: Abilities) -> JsonBody:
         found["stop"] = list(params.stop)
     if params.seed is not None:
         found["seed"] = params.seed if able.tokens else params.seed % 2**31
-    for name in _BEYOND:
+    for name in BEYOND_OPENAI:
         value = getattr(params, name)
         if value != getattr(_PLAIN, name):
             _require(able.sampling, name, able)

@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from radixlang.state.items import GenItem
     from radixlang.state.state import State
 
-# options of the answer that its thought takes as well
-_SHARED = ("temperature", "top_k", "top_p", "min_p", "frequency_penalty", "presence_penalty",
-           "repetition_penalty", "seed", "logprobs", "top_logprobs", "logit_bias",
-           "logits")  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Think:
@@ -101,7 +96,6 @@ def append_thinking(state: State, item: GenItem, think: Think) -> None:
 
 def _thought_overrides(item: GenItem, budget: int) -> tuple[tuple[str, Any], ...]:
     """The thought's parameters: the answer's own, but none that bounds or stops it."""
-    shared = {name: value for name, value in item.overrides if name in _SHARED}
     own: dict[str, Any] = {"max_tokens": budget, "min_tokens": 0, "stop": (), "stop_regex": (),
            "stop_token_ids": (), "ignore_eos": False, "heal": False}  # fmt: skip
-    return tuple(sorted({**shared, **own}.items()))
+    return tuple(sorted({**dict(item.overrides), **own}.items()))

@@ -186,6 +186,7 @@ def test_prefixes_can_be_listed_before_there_are_any(
         (["prefix", "drop"], 2, "NAME"),
         (["tree"], 2, "no run has left a tree"),
         (["tree", "--seed", "0"], 2, "--seed goes with FILE"),
+        (["tree", "--no-cuda-graphs"], 2, "--no-cuda-graphs goes with FILE"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

@@ -14,7 +14,7 @@ from radixlang.constraints.specs import (
 )
 from radixlang.errors import ParameterError
 from radixlang.protocol import Backend
-from radixlang.sampling_params import MAX_SEED, SamplingKeywords, SamplingParams
+from radixlang.sampling_params import MAX_SEED, PARAM_NAMES, SamplingKeywords, SamplingParams
 from radixlang.serving.config import ServerConfig
 from radixlang.serving.json_object import JsonObject
 from radixlang.serving.openai_api.schemas import (
@@ -25,9 +25,12 @@ from radixlang.serving.openai_api.schemas import (
     StructuredOutputs,
 )
 
-_SAME_NAMES = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "top_k",
-               "min_p", "min_tokens", "repetition_penalty", "stop_token_ids", "ignore_eos", "stop",
-               "stop_regex")  # fmt: skip
+_OF_THEIR_OWN = ("max_tokens", "heal", "logit_bias")  # read by rules of their own below
+_SAME_NAMES = tuple(
+    name
+    for name in PARAM_NAMES
+    if name in SamplingFields.model_fields and name not in _OF_THEIR_OWN
+)
 _DEFAULT_MAX_TOKENS = 16  # of a completion, as OpenAI's API has it
 _SEED_STEP = 0x9E3779B97F4A7C15  # odd, so that no two choices of a request share a seed
 
