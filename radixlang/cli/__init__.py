@@ -1,4 +1,4 @@
-"""The command line: `radixlang run | chat | explain | lint | tree | bench | doctor | prefix`.
+"""The command line: `radixlang run | chat | serve | explain | lint | tree | …`.
 
 Every command parses, calls the language and prints. Only `_runtime.py` opens the engine.
 """
@@ -16,5 +16,6 @@ __all__ = [
     "programs",
     "run",
     "run_views",
+    "serve",
     "tree",
 ]

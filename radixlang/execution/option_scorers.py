@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import get_args
 
 from radixlang.errors import ParameterError
 from radixlang.execution.pieces import Choice
+from radixlang.graph.nodes import ScorerName
 from radixlang.protocol import OptionScore
 from radixlang.suggestions import suggestion
 
-SCORERS = (
-    "likelihood",
-    "token_length_normalized",
-    "greedy_token",
-    "unconditional_likelihood_normalized",
-)
+SCORERS: tuple[ScorerName, ...] = get_args(ScorerName)
 _TIE = 1e-9  # scores closer than this, relative to their size, are a tie
 
 

@@ -4,7 +4,7 @@ It knows graphs and tokenizers. It knows no engine.
 """
 
 __all__ = [
-    "cells",
+    "dry_run",
     "explanation",
     "savings",
 ]

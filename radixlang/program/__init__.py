@@ -6,6 +6,7 @@ It connects states, runs, records and explanations. It knows no engine.
 __all__ = [
     "compiled",
     "launching",
+    "parameters",
     "program",
     "strategies",
     "tools",

@@ -6,6 +6,7 @@ It knows programs and their results. It knows nothing of how a run is executed.
 __all__ = [
     "batch",
     "checkpoint",
+    "file_fields",
     "json_text",
     "made_by",
     "namespaces",

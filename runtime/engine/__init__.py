@@ -17,6 +17,7 @@ __all__ = [
     "request_table",
     "self_audit",
     "step",
+    "step_adapters",
     "step_memory",
     "step_sampling",
 ]

@@ -7,6 +7,7 @@ __all__ = [
     "device",
     "disk_cache",
     "malloc",
+    "native_library",
     "onednn",
     "openmp",
     "shared_setting",

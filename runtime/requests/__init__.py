@@ -8,8 +8,10 @@ __all__ = [
     "branch_table",
     "generate_request",
     "mask_step",
+    "next_token_request",
     "next_use_hints",
     "prefill_request",
     "request",
     "score_request",
+    "score_rows",
 ]

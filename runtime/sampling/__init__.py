@@ -6,6 +6,7 @@ It knows rows of logits and sampling parameters. It knows no branch and no tree.
 __all__ = [
     "counter_rng",
     "device_sampler",
+    "logits_functions",
     "row",
     "row_table",
     "sampler",

@@ -5,6 +5,5 @@ It knows the tree and the KV cache. It knows no request.
 
 __all__ = [
     "file_format",
-    "fingerprint",
     "store",
 ]

@@ -7,6 +7,7 @@ __all__ = [
     "byte_alphabet",
     "chat_template",
     "option_tokens",
+    "single_tokens",
     "stop_pattern",
     "stop_strings",
     "token_healing",

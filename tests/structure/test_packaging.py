@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -55,6 +56,22 @@ def test_every_package_is_on_the_map_of_folders() -> None:
         if parts and parts[-1] not in re.findall(r"\w+", block[0]):
             absent.append(folder)
     assert absent == []
+
+
+def test_lists_of_modules_are_complete() -> None:
+    """`__all__` of a package that imports nothing names its files and packages."""
+    wrong = {}
+    for folder in map(Path, packages_on_disk().values()):
+        source = ROOT / folder / "__init__.py"
+        text = source.read_text(encoding="utf-8") if source.exists() else ""
+        found = re.search(r"^__all__ = (\[[^]]*\])", text, re.MULTILINE)
+        if found is not None and not re.search(r"^(from|import) ", text, re.MULTILINE):
+            files = {path.stem for path in (ROOT / folder).glob("[!_]*.py")}
+            packages = {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")}
+            difference = (files | packages) ^ set(ast.literal_eval(found[1]))
+            if difference:
+                wrong[str(folder)] = sorted(difference)
+    assert wrong == {}
 
 
 def test_links_make_a_checkout_importable() -> None:
