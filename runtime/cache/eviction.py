@@ -8,6 +8,7 @@ match costs nothing here and an eviction O(log n), for any number of leaves.
 from __future__ import annotations
 
 import heapq
+from typing import ClassVar
 
 from radixlang.errors import ParameterError
 from radixlang.runtime.cache.node import Entry, RadixNode, Rank
@@ -61,11 +62,11 @@ class LeafHeap:
         return [entry for entry in self._entries if entry[2].entry is entry]
 
 
-class LruPolicy(LeafHeap):
-    """Least recently used leaf first."""
+class EvictionPolicy(LeafHeap):
+    """What the tree tells a policy and asks of it; the order is that of `rank`."""
 
-    name = "lru"
-    counts_hits = False
+    name: ClassVar[str]
+    counts_hits = False  # whether it is told of hits
     looks_ahead = False  # whether it asks for the next uses of nodes
 
     def __init__(self, capacity: int) -> None:
@@ -79,7 +80,13 @@ class LruPolicy(LeafHeap):
         """Note that num_tokens of the node were evicted."""
 
 
-class LookaheadPolicy(LruPolicy):
+class LruPolicy(EvictionPolicy):
+    """Least recently used leaf first."""
+
+    name = "lru"
+
+
+class LookaheadPolicy(EvictionPolicy):
     """By the programs' own next uses, which makes it Belady's policy if they are exact.
 
     First nodes that will never be used again, then nodes of which nothing is known, least
@@ -96,7 +103,7 @@ class LookaheadPolicy(LruPolicy):
         return (0, node.last_use) if node.next_use == NEVER else (2, -node.next_use)
 
 
-class SegmentedLruPolicy(LruPolicy):
+class SegmentedLruPolicy(EvictionPolicy):
     """Segmented LRU: nodes with a hit outlive nodes without, so a scan evicts nothing hot.
 
     (Karedla, Love and Wherry 1994.) The protected segment holds at most `protected_share` of the
@@ -161,12 +168,12 @@ class SegmentedLruPolicy(LruPolicy):
         self.add(node)
 
 
-POLICIES: dict[str, type[LruPolicy]] = {
+POLICIES: dict[str, type[EvictionPolicy]] = {
     policy.name: policy for policy in (LruPolicy, SegmentedLruPolicy, LookaheadPolicy)
 }
 
 
-def make_policy(name: str, capacity: int) -> LruPolicy:
+def make_policy(name: str, capacity: int) -> EvictionPolicy:
     """The policy of that name for a pool of `capacity` tokens."""
     if name not in POLICIES:
         raise ParameterError(f"unknown eviction policy {name!r}; known: {', '.join(POLICIES)}")

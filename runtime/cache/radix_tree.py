@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from radixlang.errors import OwnershipError, ParameterError
-from radixlang.runtime.cache.eviction import NEVER, LruPolicy, make_policy
+from radixlang.runtime.cache.eviction import NEVER, EvictionPolicy, make_policy
 from radixlang.runtime.cache.lease import Lease
 from radixlang.runtime.cache.node import (
     TOKEN_BYTES,
@@ -397,7 +397,7 @@ class RadixTree:
         self.num_cached_tokens -= len(slots)
         self.num_evicted_tokens += len(slots)
 
-    def _queue_of(self, node: RadixNode) -> LruPolicy:
+    def _queue_of(self, node: RadixNode) -> EvictionPolicy:
         return self.cold_policy if node.quantized else self.policy
 
     def _pool_of(self, node: RadixNode) -> PagePool:
