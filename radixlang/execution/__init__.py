@@ -5,7 +5,6 @@ It knows the protocol of `radixlang.protocol`. It knows no engine, no tensor and
 
 __all__ = [
     "branch_run",
-    "chat_format",
     "failures",
     "fork_handlers",
     "mailbox",
@@ -22,4 +21,5 @@ __all__ = [
     "split_characters",
     "timers",
     "token_budget",
+    "turn_text",
 ]

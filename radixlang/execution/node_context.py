@@ -10,11 +10,11 @@ from typing import Any
 
 from radixlang.errors import ParameterError
 from radixlang.execution.branch_run import Stream
-from radixlang.execution.chat_format import ChatFormat
 from radixlang.execution.pieces import Cell
 from radixlang.execution.run_loop import RunLoop
 from radixlang.execution.run_options import RunOptions
 from radixlang.execution.token_budget import Budget
+from radixlang.execution.turn_text import TurnText
 from radixlang.graph.next_use import FutureUse, Place
 from radixlang.graph.nodes import Gen, Thought
 from radixlang.protocol import Backend, Delta
@@ -37,7 +37,7 @@ class NodeContext:
         self.name, self.backend, self.options, self.loop = name, backend, options, loop
         self.args = args
         self.seed = secrets.randbits(63) if options.seed is None else options.seed
-        self.chat = chat_format(backend)
+        self.chat = turn_text(backend)
         self.budget = Budget(options.max_total_tokens)
         self.constraints = dict(constraints or {})
         self.is_followed = False
@@ -101,15 +101,15 @@ def node_seed(seed: int, address: str, slot: int, sample: int = 0) -> int:
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
 
 
-_formats: weakref.WeakKeyDictionary[Backend, ChatFormat] = weakref.WeakKeyDictionary()
+_turn_texts: weakref.WeakKeyDictionary[Backend, TurnText] = weakref.WeakKeyDictionary()
 
 
-def chat_format(backend: Backend) -> ChatFormat:
-    """The backend's ChatFormat, shared by all runs on it."""
+def turn_text(backend: Backend) -> TurnText:
+    """The backend's TurnText, shared by all runs on it."""
     try:
-        found = _formats.get(backend)
+        found = _turn_texts.get(backend)
         if found is None:
-            found = _formats[backend] = ChatFormat(backend)
+            found = _turn_texts[backend] = TurnText(backend)
         return found
     except TypeError:  # a backend that allows no weak references
-        return ChatFormat(backend)
+        return TurnText(backend)

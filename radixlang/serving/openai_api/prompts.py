@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from radixlang.errors import ParameterError
-from radixlang.execution.node_context import chat_format
+from radixlang.execution.node_context import turn_text
 from radixlang.protocol import Backend, Markup, check_role
 from radixlang.serving.json_object import JsonObject
 from radixlang.serving.openai_api.schemas import ChatRequest, ChatTurn, CompletionRequest
@@ -47,7 +47,7 @@ def chat_pieces(body: ChatRequest, backend: Backend) -> Pieces:
     turns = body.messages
     if not turns:
         raise ParameterError("messages is empty; give at least one")
-    template = chat_format(backend)
+    template = turn_text(backend)
     pieces: Pieces = []
     roles: tuple[str, ...] = ()
     for number, turn in enumerate(turns):

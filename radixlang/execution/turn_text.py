@@ -25,7 +25,7 @@ def _sentinel(index: int) -> str:
     return f"RadixlangContent{index}End"
 
 
-class ChatFormat:
+class TurnText:
     """Opening and closing text of turns under one backend's template (thread-safe)."""
 
     def __init__(self, backend: Backend) -> None:
