@@ -22,13 +22,20 @@ EXTEND_AT, ROWS_AT, TOKENS_AT = 8, 9, 10
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The most a buffer can hold. `lists` has the launches: tile, quantised, number of units."""
+    """The most a buffer can hold, and what its launches are compiled for.
+
+    Attributes:
+        lists: launches of the tree kernel: tile, quantised, number of units.
+        extend: that of the one-pass kernel: tile, number of units, all of them runs of slots.
+        masked: a row may see less than all keys of a unit: with several new tokens, or a window.
+    """
 
     num_tokens: int
     num_slots: int
     num_parts: int
     lists: tuple[tuple[Tile, bool, int], ...]
-    extend: tuple[Tile, int] | None
+    extend: tuple[Tile, int, bool] | None
+    masked: bool
 
     @classmethod
     def of(cls, plan: UnitPlan) -> Capacity:
@@ -38,7 +45,8 @@ class Capacity:
             num_slots=len(plan.slots),
             num_parts=plan.num_parts,
             lists=tuple((part.tile, part.quantized, len(part.units)) for part in plan.lists),
-            extend=None if plan.extend is None else (plan.extend.tile, len(plan.extend.units)),
+            extend=None if plan.extend is None else _extend_of(plan.extend),
+            masked=plan.masked,
         )
 
     @classmethod
@@ -50,10 +58,11 @@ class Capacity:
         num_slots: int,
         num_units: int,
         num_parts: int,
+        masked: bool,
     ) -> Capacity:
         """Room for every decode plan up to these sizes whose launches have these tiles."""
         lists = tuple((tile, quantized, num_units) for tile, quantized in tiles)
-        return cls(num_tokens, num_slots, max(1, num_parts), lists, None)
+        return cls(num_tokens, num_slots, max(1, num_parts), lists, None, masked)
 
 
 class CapacityError(ValueError):
@@ -148,7 +157,7 @@ class DevicePlan:
         return matched
 
     def _check_room(self, plan: UnitPlan) -> None:
-        extend = None if plan.extend is None else (plan.extend.tile, len(plan.extend.units))
+        extend = None if plan.extend is None else _extend_of(plan.extend)
         have = self.capacity
         if extend and (
             have.extend is None or have.extend[0] != extend[0] or have.extend[1] < extend[1]
@@ -172,6 +181,10 @@ class DevicePlan:
     def header(self, index: int) -> Tensor:
         """A device scalar of the header."""
         return self.views["header"][index:]
+
+
+def _extend_of(extend: UnitList) -> tuple[Tile, int, bool]:
+    return extend.tile, len(extend.units), bool((extend.units[:, 6] >= 0).all())
 
 
 def _lengths(capacity: Capacity) -> list[tuple[str, int]]:

@@ -21,7 +21,7 @@ from radixlang.kernels.gpu.device_plan import Capacity, CapacityError, DevicePla
 from radixlang.kernels.gpu.layer import AttentionLayer
 from radixlang.kernels.gpu.plan_units import launches_of, units_of
 from radixlang.kernels.gpu.step_buffer import StepBuffer
-from radixlang.kernels.gpu.work_units import UnitPlan
+from radixlang.kernels.gpu.work_units import UnitPlan, is_masked
 from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.plan import AttentionPlan
@@ -153,6 +153,7 @@ class GraphPlan:
             num_slots=shape.num_slots,
             num_units=shape.num_units,
             num_parts=shape.num_parts,
+            masked=is_masked(is_decode=True, window=kind[0], deterministic=like.deterministic),
         )
 
     def device_plan(self, window: int | None, itemsize: int) -> DevicePlan:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 import triton
 from torch import Tensor
+from triton.runtime.interpreter import InterpretedFunction
 
 from radixlang.kernels.gpu.advance_tails import advance_tails
 from radixlang.kernels.gpu.append_kv import append_kv
@@ -79,8 +80,11 @@ class _Args:
 
 
 def interpreting() -> bool:
-    """Whether kernels run in Triton's interpreter rather than on a device."""
-    return bool(triton.knobs.runtime.interpret)
+    """Whether kernels run in Triton's interpreter rather than on a device.
+
+    Asked as `triton.jit` asks when a kernel is defined; `triton.knobs` is there from 3.4 on only.
+    """
+    return isinstance(append_kv, InterpretedFunction)
 
 
 def dot_precision(dtype: torch.dtype) -> str:
@@ -100,7 +104,8 @@ def _launch_partial(args: _Args, index: int) -> None:
         views["slots"], views["units"][plan.list_starts[index] * FIELDS :],
         plan.header(index), views["row_token"], views["row_pos"], views["row_first"],
         views["row_part"], views["row_count"], args.q.stride(0), planes[0].stride(0), heads,
-        BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, QUANT=quantized,
+        BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, QUANT=quantized, MASKED=plan.capacity.masked,
+        RUN_STAGES=tile.num_stages, LIST_STAGES=tile.list_stages,
         num_warps=tile.num_warps, num_stages=tile.num_stages, **args.shared(),
     )  # fmt: skip
 
@@ -109,13 +114,15 @@ def _launch_extend(args: _Args) -> None:
     plan, pool, views = args.plan, args.pool, args.plan.views
     if plan.capacity.extend is None or plan.capacity.extend[1] == 0:
         return
-    tile, room = plan.capacity.extend
+    tile, room, is_run = plan.capacity.extend
+    is_run &= args.layer.options.window is None  # three such loops take too many registers
     heads = args.layer.num_kv_heads
     extend_attn[(room, heads)](
         args.q, pool.k, pool.v, args.out, args.lse, views["slots"], views["extend"],
         plan.header(EXTEND_AT), views["row_token"], views["row_pos"], args.q.stride(0),
-        pool.k.stride(0), heads, BLOCK_M=tile.block_m, BLOCK_N=tile.block_n,
-        num_warps=tile.num_warps, num_stages=tile.num_stages, **args.shared(),
+        pool.k.stride(0), heads, BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, RUN=is_run,
+        num_warps=tile.num_warps, num_stages=tile.num_stages if is_run else tile.list_stages,
+        **args.shared(),
     )  # fmt: skip
 
 

@@ -15,7 +15,12 @@ class Tile:
     block_m: int  # packed rows (row, query head of the group)
     block_n: int  # keys
     num_warps: int
-    num_stages: int
+    num_stages: int  # of the loop over a run of slots
+
+    @property
+    def list_stages(self) -> int:
+        """Stages of the loop over listed slots: two more load a block's slots before its keys."""
+        return self.num_stages + 2 if self.num_stages > 2 else self.num_stages
 
     def rows(self, group_size: int) -> int:
         """Whole rows that fit; a row's heads are never split over two tiles."""
@@ -34,23 +39,24 @@ def pick_tile(
     """The tile for a node with this many packed rows.
 
     `itemsize` is that of a query element and `arch` the compute capability (80, 90, 100), or 942
-    for CDNA3. Three stages load the slots of a block ahead of its
-    keys; where there is room for two only, slots are loaded when they are needed.
+    for CDNA3. With three stages the next block of keys and values is on its way while one is
+    computed; few rows take narrow blocks, so that several programs share a multiprocessor.
     """
     if group_size > 128:
         raise ValueError(f"{group_size} query heads a key head; one tile takes 128 at most")
     needed = max(min(packed_rows, 128), group_size)
     wide = head_dim > 128
+    stages = 2 if arch == CDNA3 else 3
     if itemsize > 2:
         block_m = max(SMALL_M, _power_of_two(group_size))
         return Tile(block_m, 16 if wide or block_m > SMALL_M else 32, 4, 2)
-    block_n = 32 if wide else 64
     most = _most_rows(head_dim, quantized, arch)
     block_m = 64 if 64 < needed <= 96 else max(SMALL_M, _power_of_two(needed))
     block_m = max(min(block_m, most), _power_of_two(group_size))
     if block_m <= 32:
-        return Tile(block_m, block_n, 4, 3)
-    return Tile(block_m, block_n, 8 if head_dim > 64 or block_m > 64 else 4, 2 if wide else 3)
+        return Tile(block_m, 64 if head_dim <= 64 else 32, 4, stages)
+    num_warps = 8 if head_dim > 64 or block_m > 64 or quantized else 4
+    return Tile(block_m, 32 if wide else 64, num_warps, stages)
 
 
 def _most_rows(head_dim: int, quantized: bool, arch: int) -> int:
@@ -58,11 +64,13 @@ def _most_rows(head_dim: int, quantized: bool, arch: int) -> int:
     wide = head_dim > 128
     if arch == CDNA3:
         return 32 if head_dim > 64 else 64
-    if arch >= 100:
+    if wide and quantized:
+        return 16
+    if 100 <= arch < 120:
         return 64
-    if arch >= 90:  # operands stay in shared memory; before that they take registers
+    if 90 <= arch < 100:  # operands stay in shared memory; elsewhere they take registers
         return 64 if wide or quantized else 128
-    if wide:
+    if wide or (quantized and head_dim <= 64):
         return 32
     return 64 if quantized or head_dim > 64 else 128
 

@@ -50,13 +50,20 @@ def _block(
     k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, slot_stride, head, num_heads, d, d_ok,
     scale, soft_cap, window,
     BLOCK_N: tl.constexpr, SOFT_CAP: tl.constexpr, WINDOW: tl.constexpr,
-    QUANT: tl.constexpr, MASKED: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
+    QUANT: tl.constexpr, MASKED: tl.constexpr, RUN: tl.constexpr, UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One block of keys folded into the running (maximum, sum, output) of a tile of rows."""
+    """One block of keys folded into the running (maximum, sum, output) of a tile of rows.
+
+    With RUN the slots are one run from `base` on and their addresses are known at once, so the
+    loads of later blocks overlap with this one; else each is read from its list first.
+    """
     n = key + tl.arange(0, BLOCK_N)
     n_ok = n < num_keys
-    listed = tl.load(slots_ptr + n, mask=n_ok & (base < 0), other=0)
-    slot = tl.where(base < 0, listed, base + n).to(tl.int64)
+    if RUN:
+        slot = (base + n).to(tl.int64)
+    else:
+        slot = tl.load(slots_ptr + n, mask=n_ok, other=0).to(tl.int64)
     offset = slot * slot_stride
     k = tl.load(
         k_ptr + (offset[None, :] + d[:, None]), mask=n_ok[None, :] & d_ok[:, None], other=0.0
@@ -142,7 +149,8 @@ def tree_attn_partial(
     q_stride, slot_stride, num_heads, scale, soft_cap, window, sinks_ptr,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SOFT_CAP: tl.constexpr, WINDOW: tl.constexpr,
-    QUANT: tl.constexpr, SINKS: tl.constexpr, WITH_LSE: tl.constexpr,
+    QUANT: tl.constexpr, MASKED: tl.constexpr, SINKS: tl.constexpr, WITH_LSE: tl.constexpr,
+    RUN_STAGES: tl.constexpr, LIST_STAGES: tl.constexpr,
     UPCAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Rows of a block over one chunk: a normalised float32 partial and its base-2 log-sum-exp.
@@ -174,13 +182,22 @@ def tree_attn_partial(
         lowest = tl.min(tl.where(row_ok, pos, 2147483647)) - window + 1 - first_pos
         begin = tl.maximum(lowest, 0) // BLOCK_N * BLOCK_N
     end = tl.minimum(num_keys, tl.max(pos) + 1 - first_pos)
-    for key in tl.range(begin, end, BLOCK_N):
-        m, denom, acc = _block(
-            q, m, denom, acc, key, num_keys, base, slots_ptr + slot_index, first_pos, pos,
-            k_ptr + head * HEAD_DIM, v_ptr + head * HEAD_DIM, k_scale_ptr, v_scale_ptr,
-            slot_stride, head, num_heads, d, d_ok, scale, soft_cap, window,
-            BLOCK_N, SOFT_CAP, WINDOW, QUANT, True, UPCAST, PRECISION,
-        )  # fmt: skip
+    if base >= 0:
+        for key in tl.range(begin, end, BLOCK_N, num_stages=RUN_STAGES):
+            m, denom, acc = _block(
+                q, m, denom, acc, key, num_keys, base, slots_ptr + slot_index, first_pos, pos,
+                k_ptr + head * HEAD_DIM, v_ptr + head * HEAD_DIM, k_scale_ptr, v_scale_ptr,
+                slot_stride, head, num_heads, d, d_ok, scale, soft_cap, window,
+                BLOCK_N, SOFT_CAP, WINDOW, QUANT, MASKED, True, UPCAST, PRECISION,
+            )  # fmt: skip
+    else:
+        for key in tl.range(begin, end, BLOCK_N, num_stages=LIST_STAGES):
+            m, denom, acc = _block(
+                q, m, denom, acc, key, num_keys, base, slots_ptr + slot_index, first_pos, pos,
+                k_ptr + head * HEAD_DIM, v_ptr + head * HEAD_DIM, k_scale_ptr, v_scale_ptr,
+                slot_stride, head, num_heads, d, d_ok, scale, soft_cap, window,
+                BLOCK_N, SOFT_CAP, WINDOW, QUANT, MASKED, False, UPCAST, PRECISION,
+            )  # fmt: skip
     o, lse = _normalised(m, denom, acc)
     all_heads = num_heads * GROUP
     first = tl.load(row_first_ptr + row, mask=row_ok, other=0)
@@ -213,7 +230,8 @@ def extend_attn(
     q_stride, slot_stride, num_heads, scale, soft_cap, window, sinks_ptr,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SOFT_CAP: tl.constexpr, WINDOW: tl.constexpr,
-    SINKS: tl.constexpr, WITH_LSE: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
+    SINKS: tl.constexpr, WITH_LSE: tl.constexpr, RUN: tl.constexpr, UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Many new tokens of one branch over its whole path in one pass: no partials, no merge.
 
@@ -254,21 +272,21 @@ def extend_attn(
                 q, m, denom, acc, key, num_keys, base, slots_ptr + slot_index, first_pos, pos,
                 k_ptr + head * HEAD_DIM, v_ptr + head * HEAD_DIM, k_ptr, v_ptr,
                 slot_stride, head, num_heads, d, d_ok, scale, soft_cap, window,
-                BLOCK_N, SOFT_CAP, WINDOW, False, True, UPCAST, PRECISION,
+                BLOCK_N, SOFT_CAP, WINDOW, False, True, RUN, UPCAST, PRECISION,
             )  # fmt: skip
     for key in tl.range(open_from, diagonal, BLOCK_N):
         m, denom, acc = _block(
             q, m, denom, acc, key, num_keys, base, slots_ptr + slot_index, first_pos, pos,
             k_ptr + head * HEAD_DIM, v_ptr + head * HEAD_DIM, k_ptr, v_ptr,
             slot_stride, head, num_heads, d, d_ok, scale, soft_cap, window,
-            BLOCK_N, SOFT_CAP, WINDOW, False, False, UPCAST, PRECISION,
+            BLOCK_N, SOFT_CAP, WINDOW, False, False, RUN, UPCAST, PRECISION,
         )  # fmt: skip
     for key in tl.range(diagonal, end, BLOCK_N):
         m, denom, acc = _block(
             q, m, denom, acc, key, num_keys, base, slots_ptr + slot_index, first_pos, pos,
             k_ptr + head * HEAD_DIM, v_ptr + head * HEAD_DIM, k_ptr, v_ptr,
             slot_stride, head, num_heads, d, d_ok, scale, soft_cap, window,
-            BLOCK_N, SOFT_CAP, WINDOW, False, True, UPCAST, PRECISION,
+            BLOCK_N, SOFT_CAP, WINDOW, False, True, RUN, UPCAST, PRECISION,
         )  # fmt: skip
     o, lse = _normalised(m, denom, acc)
     if SINKS:

@@ -43,6 +43,16 @@ class UnitPlan:
     tail_unit: NDArray[np.int32]  # [num_tokens] unit that grows, counted through `lists`
     num_tree_rows: int
     num_parts: int
+    masked: bool  # a row may see less than all keys of one of its units
+
+
+def is_masked(*, is_decode: bool, window: int | None, deterministic: bool) -> bool:
+    """Whether units need a mask beside their number of keys.
+
+    A row that decodes sees every key of every unit of its path, its own new one included. With
+    `deterministic` the same code runs for it whatever its company does.
+    """
+    return not is_decode or window is not None or deterministic
 
 
 def build_units(
@@ -217,6 +227,11 @@ class _Cutter:
             tail_unit=_int32(tail_unit),
             num_tree_rows=self.num_tree_rows,
             num_parts=int(stored.sum()),
+            masked=is_masked(
+                is_decode=self.topology.num_rows == self.topology.num_branches,
+                window=self.window,
+                deterministic=self.deterministic,
+            ),
         )
 
     def _pairs(self, units: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -5,8 +5,9 @@
     python -m radixlang.kernels.tools.check --target sm_90 --match extend
 
 No device is needed. A variant fails when it spills, takes more than 248 registers, has lost its
-asynchronous copies or matrix instruction, addresses the pool with 32-bit offsets, or needs more
-registers or shared memory than the table says.
+asynchronous copies or matrix instruction, waits for all copies before it computes, does not fit a
+multiprocessor of its target (twice, for few rows), addresses the pool with 32-bit offsets, or needs
+more registers or shared memory than the table says.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from radixlang.kernels.tools.variants import TARGETS, Variant, shipped
 
 TABLE = Path(__file__).with_name("compiled_table.json")
 MAX_REGISTERS = 248
+SHARED_KB = {"sm_80": 164, "sm_86": 100, "sm_89": 100, "sm_90": 228, "sm_100": 228, "sm_120": 100}
 SLACK = 8  # registers a compiler may move by without that being news
 Fields = dict[str, int | str]  # of a Report
 Table = dict[str, Fields]  # by the names of variants
@@ -40,13 +42,35 @@ def gates(variant: Variant, target: str, report: Report) -> list[str]:
         return wrong
     if report.matrix == "-":
         wrong.append("has no matrix instruction")
-    if not target.startswith("gfx") and not report.async_copies:
-        wrong.append("has no cp.async.cg")
     half = variant.dtype in ("bf16", "fp16")
+    if not target.startswith("gfx"):
+        if not report.async_copies:
+            wrong.append("has no cp.async.cg")
+        if half and not report.outstanding:
+            wrong.append("waits for all copies before it computes")
+        wrong += _fits(variant, target, report)
     tall = half and variant.tile(target).block_m >= 64
     if target == "sm_90" and tall and not report.matrix.startswith("wgmma"):
         wrong.append(f"uses {report.matrix} where wgmma is due")
     return wrong
+
+
+def _fits(variant: Variant, target: str, report: Report) -> list[str]:
+    """Whether a multiprocessor takes a program, and more than one where few rows leave it idle."""
+    shared = SHARED_KB[target] * 1024
+    if report.shared_bytes > shared - 1024:
+        return [f"takes {report.shared_bytes} bytes shared of {shared}"]
+    num = programs_per_sm(variant, target, report)
+    few_rows = variant.tile(target).block_m <= 16 and variant.head_dim <= 128
+    return [f"runs {num} programs a multiprocessor"] if num < (2 if few_rows else 1) else []
+
+
+def programs_per_sm(variant: Variant, target: str, report: Report) -> int:
+    """Programs of a variant that one multiprocessor has registers and shared memory for."""
+    threads = 32 * variant.tile(target).num_warps
+    registers = -(-report.registers // 8) * 8 * threads
+    shared = report.shared_bytes + 1024  # a program's own, by the driver
+    return min(65_536 // registers, SHARED_KB[target] * 1024 // shared, 1536 // threads)
 
 
 def regressions(report: Report, known: Fields | None) -> list[str]:
@@ -92,7 +116,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         failed += bool(wrong)
         _print(name, report, wrong)
     if options.update and not failed:
-        _write({**known, **found} if options.match or options.target else found)
+        names = {variant.name(target) for target in TARGETS for variant in shipped(target)}
+        _write({name: row for name, row in {**known, **found}.items() if name in names})
     print(f"{len(found)} variants, {failed} failed")
     return 1 if failed else 0
 

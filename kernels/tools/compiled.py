@@ -42,6 +42,7 @@ class Report:
     matrix: str  # the matrix instruction, or "-"
     async_copies: int
     narrow_offsets: int  # tensors of addresses made from 32-bit offsets, outside int32 data
+    outstanding: int = 0  # copies still on their way while a block is computed, in each loop
 
     def as_dict(self) -> dict[str, int | str]:
         """Plain values, for the committed table."""
@@ -75,7 +76,8 @@ def _target(name: str) -> GPUTarget:
 def _options(variant: Variant, target: str) -> dict[str, int]:
     if variant.is_attention:
         tile = variant.tile(target)
-        stages = min(2, tile.num_stages) if target.startswith("gfx") else tile.num_stages
+        listed = variant.kernel == "extend_attn" and not variant.run
+        stages = tile.list_stages if listed else tile.num_stages
         return {"num_warps": tile.num_warps, "num_stages": stages}
     warps = 1 if variant.stores else 8 if variant.kernel == "sample_tokens" else 4
     return {"num_warps": warps}
@@ -92,6 +94,7 @@ def _nvidia(compiled: CompiledKernel, target: str) -> Report:
         matrix=found[0] if found else "-",
         async_copies=ptx.count("cp.async.cg"),
         narrow_offsets=narrow_offsets(compiled.asm["ttir"]),
+        outstanding=outstanding_copies(compiled.asm["ttgir"]),
     )
 
 
@@ -114,8 +117,9 @@ def _ptxas(ptx: str, target: str) -> tuple[int, int]:
 
 def _assembler(target: str) -> str:
     blackwell = int(target.removeprefix("sm_")) >= 100
-    nvidia = triton.knobs.nvidia
-    return str((nvidia.ptxas_blackwell if blackwell else nvidia.ptxas).path)
+    folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    own = folder / "ptxas-blackwell"
+    return str(own if blackwell and own.exists() else folder / "ptxas")
 
 
 def _amd(compiled: CompiledKernel) -> Report:
@@ -142,3 +146,15 @@ def narrow_offsets(ttir: str) -> int:
     """Two-dimensional addresses of keys, values, queries or outputs from 32-bit offsets."""
     pattern = r"tt\.addptr [^:]*: tensor<\d+x\d+x!tt\.ptr<\w+>>, tensor<\d+x\d+x(i\d+)>"
     return sum(1 for width in re.findall(pattern, ttir) if width != "i64")
+
+
+def outstanding_copies(ttgir: str) -> int:
+    """The fewest copies that any loop over keys leaves on their way when it waits for its own; 0
+    where there is none."""
+    fewest = []
+    for part in re.split(r"\n[^\n]*scf\.for ", ttgir)[1:]:
+        body = part.partition("scf.yield")[0]
+        if "async_copy_global_to_local" in body:
+            waits = re.findall(r"async_wait[^\n]*num = (\d+)", body)
+            fewest.append(max(map(int, waits), default=0))
+    return min(fewest, default=0)

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from radixlang.kernels.gpu.sample_tokens import BLOCK as SAMPLE_BLOCK
 from radixlang.kernels.gpu.tiles import CDNA3, Tile, block_d, pick_tile
 
-HEAD_DIMS = (64, 80, 96, 128, 256)
+HEAD_DIMS = (64, 80, 96, 128, 192, 256)
 PACKED_ROWS = (16, 32, 64, 128)
-TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
+TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "gfx942")
+NEARLY_ALIKE = ("sm_86", "sm_89", "sm_120")  # to sm_80, but for their shared memory
+WIDEST = "sm_90"  # the target with every choice; the others have those that are closest to a gate
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,8 @@ class Variant:
     window: bool = False
     sinks: bool = False
     halves: bool = False
-    masked: bool = False
+    masked: bool = False  # attention: a causal mask; sampling: a mask of tokens
+    run: bool = False  # extend: slots are one run
 
     def tile(self, target: str) -> Tile:
         """The tile that a device of this kind is given."""
@@ -54,7 +57,7 @@ class Variant:
         if self.is_attention:
             tile = self.tile(target)
             parts.append(f"g{self.group}-m{tile.block_m}n{tile.block_n}w{tile.num_warps}")
-        flags = ("quantized", "soft_cap", "window", "sinks", "halves", "masked")
+        flags = ("quantized", "soft_cap", "window", "sinks", "halves", "masked", "run")
         return "-".join(parts + [flag for flag in flags if getattr(self, flag)])
 
 
@@ -65,29 +68,44 @@ def arch_of(target: str) -> int:
 
 def shipped(target: str) -> list[Variant]:
     """Every variant of the table for one target, without repeats."""
-    partial = "tree_attn_partial"
-    variants = [Variant(partial, head_dim=d, packed_rows=m) for d in HEAD_DIMS for m in PACKED_ROWS]
-    variants += [Variant(partial, dtype, packed_rows=m)
-                 for dtype in ("fp16", "fp32") for m in (16, 64)]  # fmt: skip
-    variants += [Variant(partial, packed_rows=m, quantized=True) for m in PACKED_ROWS]
-    variants += [Variant(partial, head_dim=64, group=group) for group in (1, 3, 5, 7, 8, 16)]
-    for choice in ("soft_cap", "window", "sinks"):
-        variants += [Variant(partial, packed_rows=m, **{choice: True}) for m in (16, 64)]  # type: ignore[arg-type]
-    variants += [Variant("extend_attn", head_dim=d, packed_rows=m)
-                 for d in HEAD_DIMS for m in (64, 128)]  # fmt: skip
-    variants += [Variant("extend_attn", "fp32", packed_rows=64),
-                 Variant("extend_attn", packed_rows=128, window=True),
-                 Variant("extend_attn", packed_rows=128, soft_cap=True)]  # fmt: skip
-    variants += [Variant("tree_merge", head_dim=d) for d in HEAD_DIMS]
+    partial, extend = "tree_attn_partial", "extend_attn"
+    variants = [
+        Variant(partial, head_dim=d, packed_rows=m) for d in (64, 128, 256) for m in (16, 64)
+    ]
+    variants += [Variant(partial, packed_rows=m, quantized=True) for m in (16, 64)]
+    variants.append(Variant(extend, packed_rows=128, run=True))
+    variants += [Variant("sample_tokens", "fp32", masked=masked) for masked in (False, True)]
+    if target == WIDEST:
+        variants += _wide()
+    if target in NEARLY_ALIKE:
+        return variants
+    variants += [Variant("tree_merge", head_dim=d) for d in (64, 80, 96, 128, 256)]
     variants += [Variant("append_kv", head_dim=d, quantized=q)
                  for d in (64, 128) for q in (False, True)]  # fmt: skip
     variants += [Variant("rotary_append", head_dim=d, quantized=q)
                  for d in (64, 128) for q in (False, True)]  # fmt: skip
     variants += [Variant("rotary_append", dtype) for dtype in ("fp16", "fp32")]
     variants.append(Variant("rotary_append", head_dim=96, halves=True))
-    variants += [Variant("sample_tokens", "fp32", masked=masked) for masked in (False, True)]
     variants.append(Variant("advance_tails"))
     return list({variant.name(target): variant for variant in variants}.values())
+
+
+def _wide() -> list[Variant]:
+    """Head dims, group sizes, precisions and options of attention."""
+    partial, extend = "tree_attn_partial", "extend_attn"
+    variants = [Variant(partial, head_dim=d) for d in HEAD_DIMS]
+    variants += [Variant(partial, packed_rows=m) for m in PACKED_ROWS]
+    variants += [Variant(partial, dtype, packed_rows=16) for dtype in ("fp16", "fp32")]
+    variants += [Variant(partial, head_dim=64, group=group) for group in (1, 7, 16)]
+    for choice in ("soft_cap", "window", "sinks", "masked"):
+        variants.append(Variant(partial, packed_rows=64, **{choice: True}))  # type: ignore[arg-type]
+    variants += [Variant(extend, head_dim=d, packed_rows=128, run=True) for d in (64, 256)]
+    variants += [
+        Variant(extend, packed_rows=128),
+        Variant(extend, "fp32", packed_rows=64, run=True),
+        Variant(extend, packed_rows=128, window=True),
+    ]
+    return variants
 
 
 def constants(variant: Variant, target: str) -> dict[str, object]:
@@ -102,9 +120,11 @@ def constants(variant: Variant, target: str) -> dict[str, object]:
     }  # fmt: skip
     match variant.kernel:
         case "tree_attn_partial":
-            return {**attention, "QUANT": variant.quantized}
+            stages = {"RUN_STAGES": tile.num_stages, "LIST_STAGES": tile.list_stages}
+            masked = variant.masked or variant.window
+            return {**attention, **stages, "QUANT": variant.quantized, "MASKED": masked}
         case "extend_attn":
-            return attention
+            return {**attention, "RUN": variant.run}
         case "tree_merge":
             return {**dim, **flags, "BLOCK_P": 8}
         case "append_kv":

@@ -21,6 +21,7 @@ from radixlang.runtime.models.gguf.file import GgufFile
 from radixlang.runtime.models.locate import locate
 from radixlang.runtime.process.disk_cache import kept_root
 from radixlang.runtime.process.native_library import native_library
+from radixlang.runtime.process.served_devices import device_named, refusal
 
 TOLERANCE = 2e-3  # of fp32 attention with values near 1; a GPU rounds products to 10 bits
 
@@ -41,7 +42,11 @@ def devices() -> Iterator[Finding]:
         for index in range(torch.cuda.device_count()):
             of = torch.cuda.get_device_properties(index)
             found = f"{of.name}, compute {of.major}.{of.minor}, {of.total_memory / 1e9:.0f} GB"
-            yield Finding(f"device cuda:{index}", "ok", found)
+            why = refusal(torch.device("cuda", index))
+            if why is None:
+                yield Finding(f"device cuda:{index}", "ok", found)
+            else:
+                yield Finding(f"device cuda:{index}", "note", f"{found}: not used", why)
         return
     vectors = torch.backends.cpu.get_cpu_capability()
     found = f"{torch.get_num_threads()} threads on {os.cpu_count()} cores, {vectors}"
@@ -65,7 +70,7 @@ def native() -> Finding:
 
 def kernels() -> Finding:
     """Attention over a small forest on this device, against the float64 reference."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = device_named("auto").type
     error = attention_error(device)
     if not error < TOLERANCE:
         return Finding("kernels", "missing", f"attention on {device} is off by {error:.1e}",

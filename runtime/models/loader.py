@@ -36,6 +36,7 @@ from radixlang.runtime.process.malloc import large_blocks_apart, release_code
 from radixlang.runtime.process.native_library import native_library
 from radixlang.runtime.process.onednn import bound_primitives
 from radixlang.runtime.process.openmp import leaves_no_team
+from radixlang.runtime.process.served_devices import device_named
 from radixlang.runtime.text.tokenizer import Tokenizer, TokenizerConfig
 from radixlang.sampling_params import SamplingKeywords
 
@@ -89,7 +90,7 @@ def load_model(
         ModelFormatError: its files are unreadable, incomplete or not supported.
         ParameterError: a device, dtype or quantization is unknown or not available here.
     """
-    target = _device(device)
+    target = device_named(device)
     chosen = _dtype(dtype, target)
     if quantization not in QUANTIZATIONS:
         raise ParameterError(
@@ -170,20 +171,6 @@ class _Wanted:
         if chosen == "auto":
             chosen = "bfloat16" if halves else self.dtype
         return replace(config, kv_dtype=chosen)
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ParameterError(
-            f"device {name!r} is unknown; use cpu, cuda, cuda:N or auto"
-        ) from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ParameterError(f"device {name!r}: torch sees no GPU here; use device='cpu'")
-    return device
 
 
 def _dtype(name: str, device: torch.device) -> str:

@@ -10,6 +10,7 @@ __all__ = [
     "native_library",
     "onednn",
     "openmp",
+    "served_devices",
     "shared_setting",
     "switch_interval",
     "switched_off",

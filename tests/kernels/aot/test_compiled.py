@@ -7,15 +7,20 @@ import json
 import pytest
 
 from radixlang.kernels.tools import check
-from radixlang.kernels.tools.compiled import Report, compile_variant, narrow_offsets
+from radixlang.kernels.tools.compiled import (
+    Report,
+    compile_variant,
+    narrow_offsets,
+    outstanding_copies,
+)
 from radixlang.kernels.tools.variants import TARGETS, Variant, shipped
 
 SAMPLE = [  # the shapes closest to a gate; radixlang.kernels.tools.check compiles them all
+    Variant("tree_attn_partial", head_dim=64, packed_rows=16),
     Variant("tree_attn_partial", packed_rows=16),
-    Variant("tree_attn_partial", packed_rows=128),
-    Variant("tree_attn_partial", head_dim=64, group=3),
+    Variant("tree_attn_partial", packed_rows=64),
     Variant("tree_attn_partial", packed_rows=64, quantized=True),
-    Variant("extend_attn", packed_rows=128),
+    Variant("extend_attn", packed_rows=128, run=True),
     Variant("tree_merge"),
     Variant("append_kv", quantized=True),
     Variant("advance_tails"),
@@ -23,7 +28,9 @@ SAMPLE = [  # the shapes closest to a gate; radixlang.kernels.tools.check compil
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("variant", SAMPLE, ids=lambda v: f"{v.kernel}-m{v.packed_rows}")
+@pytest.mark.parametrize(
+    "variant", SAMPLE, ids=lambda v: f"{v.kernel}-d{v.head_dim}-m{v.packed_rows}"
+)
 def test_variants_pass_the_gates_and_match_the_table(variant: Variant, target: str) -> None:
     report = compile_variant(variant, target)
     assert check.gates(variant, target, report) == []
@@ -51,10 +58,36 @@ def test_the_gates_catch_what_they_are_for() -> None:
     wrong = " ".join(check.gates(Variant("tree_attn_partial"), "sm_90", BAD))
     for part in ("spills 16", "255 registers", "32-bit", "no matrix", "no cp.async"):
         assert part in wrong
-    slow = Report(100, 0, 0, "mma.sync", 9, 0)
+    slow = Report(100, 0, 0, "mma.sync", 9, 0, 2)
     tall = Variant("extend_attn", packed_rows=64)
     assert check.gates(tall, "sm_90", slow) == ["uses mma.sync where wgmma is due"]
     assert check.gates(tall, "sm_80", slow) == []
+
+
+def test_a_loop_that_waits_for_all_copies_and_a_program_that_does_not_fit_are_caught() -> None:
+    few = Variant("tree_attn_partial", packed_rows=16)
+    assert check.gates(few, "sm_89", Report(96, 0, 38_400, "mma.sync", 9, 0, 2)) == []
+    waits = Report(96, 0, 38_400, "mma.sync", 9, 0, 0)
+    assert check.gates(few, "sm_89", waits) == ["waits for all copies before it computes"]
+    wide = Report(96, 0, 60_000, "mma.sync", 9, 0, 2)
+    assert check.gates(few, "sm_80", wide) == []
+    assert check.gates(few, "sm_89", wide) == ["runs 1 programs a multiprocessor"]
+    too_wide = Report(96, 0, 110_000, "mma.sync", 9, 0, 2)
+    (found,) = check.gates(few, "sm_120", too_wide)
+    assert found == "takes 110000 bytes shared of 102400"
+
+
+def test_outstanding_copies_are_those_of_the_loop_that_leaves_the_fewest() -> None:
+    loop = """
+      %1 = scf.for %i = %a to %b step %c {
+        %2 = ttg.async_wait %t {num = NUM : i32}
+        %3 = ttg.async_copy_global_to_local %p, %m
+        scf.yield %3
+      }"""
+    assert outstanding_copies(loop.replace("NUM", "4")) == 4
+    assert outstanding_copies(loop.replace("NUM", "4") + loop.replace("NUM", "2")) == 2
+    assert outstanding_copies(loop.replace("NUM", "4") + loop.replace("NUM", "0")) == 0
+    assert outstanding_copies("tt.func") == 0
 
 
 def test_a_regression_is_named() -> None:
