@@ -1,6 +1,7 @@
 """The whole engine on the path of a GPU, kernels interpreted and graphs recorded, against the CPU.
 
 Every scenario runs on both; tokens must be the same, log-probabilities close, and the audit empty.
+Models are in plain torch, as on a GPU: what the native CPU library does, no recorder sees.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def on_both(scenario: Scenario, model: Any = None) -> tuple[Any, Any, Interprete
     def open_runtime(**options: Any) -> Runtime:
         made.append(
             Runtime(
-                model or make_tiny_model(),
+                model or make_tiny_model(native=False),
                 **{"num_pages": 512, "seed": 0, "debug": True, "draft_tokens": 0, **options},
             )
         )
@@ -211,7 +212,7 @@ def test_weights_that_are_replaced() -> None:
     def scenario(open_runtime: Callable[..., Runtime]) -> Any:
         runtime = open_runtime()
         first = answers(runtime, [ids(1, 12)], greedy())
-        runtime.update_weights(make_tiny_model(seed=1))
+        runtime.update_weights(make_tiny_model(seed=1, native=False))
         return first, answers(runtime, [ids(1, 12)], greedy())
 
     on_cpu, found, gpu = on_both(scenario)
@@ -244,7 +245,9 @@ def test_a_capture_that_fails_in_the_engine(
     assert gpu.num_captures
     with caplog.at_level(logging.WARNING), InterpretedGpu().installed() as broken:
         broken.failures = [failure] * 9
-        with Runtime(make_tiny_model(), num_pages=512, seed=0, draft_tokens=0) as runtime:
+        with Runtime(
+            make_tiny_model(native=False), num_pages=512, seed=0, draft_tokens=0
+        ) as runtime:
             assert answers(runtime, [ids(1, 12), ids(2, 9)], greedy()) == expected
     assert len(broken.failures) == 8
     assert sum("CUDA graphs are off" in message for message in caplog.messages) == 1
@@ -253,7 +256,9 @@ def test_a_capture_that_fails_in_the_engine(
 def test_graphs_can_be_turned_off() -> None:
     with (
         InterpretedGpu().installed() as gpu,
-        Runtime(make_tiny_model(), num_pages=512, draft_tokens=0, cuda_graphs=False) as runtime,
+        Runtime(
+            make_tiny_model(native=False), num_pages=512, draft_tokens=0, cuda_graphs=False
+        ) as runtime,
     ):
         assert len(answers(runtime, [ids(1, 12)], greedy(2))[0][0]) == 2
     assert gpu.num_captures == 0
