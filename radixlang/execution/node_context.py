@@ -14,7 +14,7 @@ from radixlang.execution.pieces import Cell
 from radixlang.execution.run_loop import RunLoop
 from radixlang.execution.run_options import RunOptions
 from radixlang.execution.token_budget import Budget
-from radixlang.execution.turn_text import TurnText
+from radixlang.execution.turn_text import KnownTexts, TurnText
 from radixlang.graph.next_use import FutureUse, Place
 from radixlang.graph.nodes import Gen, Thought
 from radixlang.protocol import Backend, Delta
@@ -101,15 +101,15 @@ def node_seed(seed: int, address: str, slot: int, sample: int = 0) -> int:
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
 
 
-_turn_texts: weakref.WeakKeyDictionary[Backend, TurnText] = weakref.WeakKeyDictionary()
+_turn_texts: weakref.WeakKeyDictionary[Backend, KnownTexts] = weakref.WeakKeyDictionary()
 
 
 def turn_text(backend: Backend) -> TurnText:
-    """The backend's TurnText, shared by all runs on it."""
+    """The texts around turns of a backend; runs on it share those that are known.
+
+    Only texts are kept here: a value that holds its backend would keep it for ever.
+    """
     try:
-        found = _turn_texts.get(backend)
-        if found is None:
-            found = _turn_texts[backend] = TurnText(backend)
-        return found
+        return TurnText(backend, _turn_texts.setdefault(backend, {}))
     except TypeError:  # a backend that allows no weak references
-        return TurnText(backend)
+        return TurnText(backend, {})

@@ -8,11 +8,12 @@ another form, as JSON or escaped, a probe detects it, and the template then rend
 
 from __future__ import annotations
 
-from threading import Lock
-from typing import Any
+from typing import Any, TypeAlias
 
 from radixlang.errors import ParameterError
 from radixlang.protocol import Backend, Message
+
+KnownTexts: TypeAlias = dict[tuple[Any, ...], str | bool]  # by what is asked, and its arguments
 
 _FOLLOWING = {"system": "user", "user": "assistant", "assistant": "user", "tool": "assistant"}
 
@@ -26,12 +27,14 @@ def _sentinel(index: int) -> str:
 
 
 class TurnText:
-    """Opening and closing text of turns under one backend's template (thread-safe)."""
+    """Opening and closing text of turns under one backend's template (thread-safe).
 
-    def __init__(self, backend: Backend) -> None:
+    `known` takes what was rendered, and may be shared by all that ask the same backend.
+    """
+
+    def __init__(self, backend: Backend, known: KnownTexts) -> None:
         self._backend = backend
-        self._cache: dict[tuple[Any, ...], str | bool] = {}
-        self._lock = Lock()
+        self._known = known
 
     def open(self, roles: tuple[str, ...], role: str, *, generates: bool) -> str:
         """Text that opens a turn of `role` after closed turns of `roles`.
@@ -73,13 +76,10 @@ class TurnText:
             return False
 
     def _cached(self, *key: Any) -> str | bool:  # the name of a method, and its arguments
-        with self._lock:
-            found = self._cache.get(key)
+        found = self._known.get(key)
         if found is None:
             made: str | bool = getattr(self, f"_{key[0]}")(*key[1:])
-            found = made
-            with self._lock:
-                self._cache[key] = found
+            found = self._known[key] = made
         return found
 
     def _open(self, roles: tuple[str, ...], role: str, generates: bool) -> str:
