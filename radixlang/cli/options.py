@@ -57,13 +57,16 @@ def add_chat(commands: Commands) -> None:
 
 
 def add_serve(commands: Commands) -> None:
-    """`serve`: a model behind OpenAI's API."""
+    """`serve`: a model behind OpenAI's API, and programs that run on it."""
     parser = _parser(
-        commands, "serve", "serve a model over HTTP, as OpenAI's API does",
+        commands, "serve", "serve a model over HTTP, as OpenAI's API does, and programs",
         "Serve /v1/completions, /v1/chat/completions, /v1/models, /health and /metrics until\n"
-        "Ctrl-C; running requests may then end. With --json the address is one line of JSON.",
+        "Ctrl-C; running requests may then end. With a FILE, its programs are served as well:\n"
+        "POST /programs/NAME takes the arguments as JSON, and /openapi.json describes them.\n"
+        "With --json the address is one line of JSON.",
     )  # fmt: skip
-    parser.add_argument("target", metavar="MODEL", nargs="?", help="what --model takes")
+    parser.add_argument("target", metavar="MODEL or FILE", nargs="?", help="what --model takes; or "
+                        "a .py or .radix file of programs, FILE:NAME for one of them")  # fmt: skip
     address = parser.add_argument_group("who may ask")
     _take(address, "--host", "ADDRESS", "address to listen on (127.0.0.1: this machine only)",
           default="127.0.0.1")  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -9,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 import radixlang
 from radixlang.errors import RadixlangError, RuntimeClosedError
+from radixlang.program.program import Program
 from radixlang.serving.access import Gate
 from radixlang.serving.config import ServerConfig
 from radixlang.serving.failures import ServingError, TextJSONResponse, error_response
@@ -24,17 +27,20 @@ from radixlang.serving.openai_api.schemas import (
 )
 from radixlang.serving.openai_api.serving_context import ServingContext
 from radixlang.serving.openai_api.tokenizing import detokenize, render, tokenize, tokenizer_info
+from radixlang.serving.program_endpoints import add_programs
 from radixlang.serving.served_backend import ServedBackend
 
 
 class ServerApp:
-    """The application of one backend; an instance is called by an ASGI server.
+    """The application of one backend and of programs that run on it; an ASGI server calls it.
 
     Attributes:
         gate: refuses requests, and knows how many run.
     """
 
-    def __init__(self, backend: ServedBackend, config: ServerConfig) -> None:
+    def __init__(
+        self, backend: ServedBackend, config: ServerConfig, programs: Sequence[Program] = ()
+    ) -> None:
         self.api = FastAPI(
             title="radixlang", version=radixlang.__version__, docs_url=None, redoc_url=None
         )
@@ -42,6 +48,7 @@ class ServerApp:
         context = ServingContext(backend, config)
         _add_openai(self.api, context)
         _add_operations(self.api, context, self._metrics)
+        add_programs(self.api, backend, config, programs)
         _add_errors(self.api)
         self.gate = Gate(self.api, config)
         self._outer = Measured(self.gate, self._metrics)
@@ -136,7 +143,7 @@ async def _too_deep(_: Request, error: Exception) -> Response:
 def _of_validation(error: RequestValidationError) -> ServingError:
     """The first fault of a body, by its field."""
     first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    place = ".".join(str(part) for part in first["loc"][1:])  # without "body" or "query"
     said = first["msg"]
     if first["type"] == "extra_forbidden":
         said = "this server has no such field"

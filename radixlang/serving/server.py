@@ -8,11 +8,12 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import uvicorn
 
 from radixlang.errors import ParameterError
+from radixlang.program.program import Program
 from radixlang.serving.app import ServerApp
 from radixlang.serving.config import ServerConfig
 from radixlang.serving.served_backend import ServedBackend
@@ -21,18 +22,20 @@ _LOOK_EVERY_S = 0.1
 
 
 def serve(
-    backend: ServedBackend, config: ServerConfig, tell: Callable[[str], None] = print
-) -> None:
+    backend: ServedBackend, config: ServerConfig, tell: Callable[[str], None] = print,
+    programs: Sequence[Program] = (),
+) -> None:  # fmt: skip
     """Serve until SIGINT or SIGTERM, or `idle_exit_s`; running requests may then end.
 
     Args:
         backend: stays open.
         tell: is given the server's address once it listens.
+        programs: each is served at /programs/NAME.
 
     Raises:
-        ParameterError: the address is taken or not this machine's.
+        ParameterError: the address is taken or not this machine's, or a program cannot be served.
     """
-    app = ServerApp(backend, config)
+    app = ServerApp(backend, config, programs)
     listener = _listener(config)
     server = _Server(_settings(app, config), app, config)
     with contextlib.closing(listener), _stops_quietly():
@@ -55,13 +58,16 @@ def _stops_quietly() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def serving(backend: ServedBackend, config: ServerConfig | None = None) -> Iterator[str]:
+def serving(
+    backend: ServedBackend, config: ServerConfig | None = None, programs: Sequence[Program] = ()
+) -> Iterator[str]:
     """A server on another thread while the block runs; the value is its address.
 
+    Each of `programs` is served at /programs/NAME, as by `radixlang serve FILE`.
     Without a config it listens on a free port of the loopback address.
     """
     config = config or ServerConfig(port=0)
-    app = ServerApp(backend, config)
+    app = ServerApp(backend, config, programs)
     listener = _listener(config)
     server = _Server(_settings(app, config), app, config)
     thread = threading.Thread(
