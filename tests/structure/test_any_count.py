@@ -18,6 +18,7 @@ ALIASES = {
     "Fields",  # of a file, whose types are checked when it is read
     "JsonBody",  # of another server: each field has its own type
     "JsonObject",  # of a body of the server: each field has its own type
+    "KnownTexts",  # keys are the arguments of several methods
     "LogitBias",  # keys of a dict are invariant
     "LogitsFunction",  # arrays of any library
     "Metadata",  # of a GGUF file: each key has its own type
