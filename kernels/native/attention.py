@@ -100,7 +100,8 @@ class NativeAttentionPlan:
         struct, kept = _batch_struct(batch)
         self.handle = self._functions.new(ctypes.byref(struct), num_heads, num_kv_heads, head_dim)
         del kept  # the plan has copied what it needs
-        weakref.finalize(self, self._functions.free, self.handle)
+        freed = weakref.finalize(self, self._functions.free, self.handle)
+        freed.atexit = False  # at exit a step may still read it, and the process frees it anyway
 
     @property
     def positions(self) -> NDArray[np.int32]:

@@ -213,12 +213,14 @@ class RunLoop:
 
     def _finish(self) -> None:
         self.ended_s = time.monotonic()
-        self.finished = True
-        for stream in self.streams.values():
-            branch, stream.branch = stream.branch, None
-            if branch is not None:
-                branch.cancel() if self.error is not None else branch.release()
-        self.readers.notify()
+        try:
+            for stream in self.streams.values():
+                branch, stream.branch = stream.branch, None
+                if branch is not None:
+                    branch.cancel() if self.error is not None else branch.release()
+        finally:  # last, so that who sees the end can count on free branches
+            self.finished = True
+            self.readers.notify()
         for tell in self.at_end:
             tell()
 

@@ -197,6 +197,7 @@ def test_only_the_program_appends_to_its_state(slow: Any, has_ended: bool) -> No
             wait_until(lambda: stream._run.finished)
         with pytest.raises(StateClosedError, match="only its own function appends"):
             state += "more"
+    wait_until(lambda: stream._run.finished)  # its branches are released then
 
 
 def test_a_failed_program_fails_those_who_wait_for_its_variables(fake: Make) -> None:
