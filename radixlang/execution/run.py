@@ -208,8 +208,8 @@ class Run:
         self.loop.post(partial(self._fail_from_program, error))
 
     def _fail_from_program(self, error: BaseException) -> None:
-        self.loop.end_program()
         self.loop.fail_run(self._placed(error, self.streams.get(0), None))
+        self.loop.end_program()  # after the error: a reader that sees the end asks for it
 
     def is_complete(self, block: Block) -> bool:
         """Whether everything given to this block has run or failed."""
