@@ -12,8 +12,9 @@ from torch import Tensor
 
 from radixlang.kernels.native.attention import DTYPES, NativeAttentionPlan
 from radixlang.kernels.native.grouped import GroupedWeight
-from radixlang.kernels.native.library import Bits, Float, Int, Library, Long, Pointer
+from radixlang.kernels.native.library import Float, Int, Library, Long, Pointer
 from radixlang.kernels.native.low_rank import NativeAdapters
+from radixlang.kernels.native.packed_weight import PackedWeight
 from radixlang.kernels.options import AttentionOptions
 
 LARGEST = 127.0  # the largest quantized value
@@ -73,7 +74,7 @@ class _Model(ctypes.Structure):
     ]
 
 
-class Weight:
+class Weight(PackedWeight):
     """An 8-bit weight packed for products.
 
     Args:
@@ -93,12 +94,8 @@ class Weight:
             )
         self.out_features, self.in_features = quantized.shape
         quantized, scale = quantized.contiguous(), (scale / LARGEST).float().contiguous()
+        super().__init__(library, "rl_product")
         new = library.function("rl_weight_new", Pointer, Pointer, Pointer, Long, Long)
-        self._free = library.function("rl_weight_free", None, Pointer)
-        self._checksum = library.function("rl_weight_checksum", Bits, Pointer)
-        self._product = library.function(
-            "rl_product", Int, Pointer, Pointer, Long, Pointer, Int
-        )  # fmt: skip
         self.address = new(quantized.data_ptr(), scale.data_ptr(), *quantized.shape)
         if not self.address:
             raise MemoryError(f"no memory for a weight of {quantized.numel()} bytes")
@@ -109,24 +106,10 @@ class Weight:
 
         The factor 1 / 127 of quantized values is in it: a token's scale is then its largest size.
         """
-        quantized = quantized.contiguous()
-        out = torch.empty((quantized.shape[0], self.out_features))
-        rows, threads = quantized.shape[0], torch.get_num_threads()
-        if self._product(self.address, quantized.data_ptr(), rows, out.data_ptr(), threads):
-            raise MemoryError(f"no memory for a product of {rows} rows")
-        return out
-
-    @property
-    def checksum(self) -> int:
-        """64 bits that differ if a bit of the weight does."""
-        return int(self._checksum(self.address))
-
-    def __del__(self) -> None:
-        if getattr(self, "address", None):
-            self._free(self.address)
+        return self._times(quantized)
 
 
-class DenseWeight:
+class DenseWeight(PackedWeight):
     """A weight packed for products in float32, its values as they are.
 
     A sum is over the inner dimension in sequence, so a row of a product has the same bits in any
@@ -145,13 +128,9 @@ class DenseWeight:
         self.dtype = values.dtype
         self.out_features, self.in_features = values.shape
         values = values.contiguous()
+        super().__init__(library, "rl_dense_product")
         new = library.function("rl_dense_new", Pointer, Pointer, Int, Long, Long)
-        self._free = library.function("rl_weight_free", None, Pointer)
-        self._checksum = library.function("rl_weight_checksum", Bits, Pointer)
         self._rows = library.function("rl_dense_rows", None, Pointer, Pointer, Long, Pointer, Int)
-        self._product = library.function(
-            "rl_dense_product", Int, Pointer, Pointer, Long, Pointer, Int
-        )  # fmt: skip
         self.address = new(values.data_ptr(), DTYPES[values.dtype], *values.shape)
         if not self.address:
             raise MemoryError(f"no memory for a weight of {values.nbytes} bytes")
@@ -159,12 +138,7 @@ class DenseWeight:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [num_tokens, in_features] to [num_tokens, out_features], both in float32."""
-        x = x.float().contiguous()
-        out = torch.empty((x.shape[0], self.out_features))
-        rows, threads = x.shape[0], torch.get_num_threads()
-        if self._product(self.address, x.data_ptr(), rows, out.data_ptr(), threads):
-            raise MemoryError(f"no memory for a product of {rows} rows")
-        return out
+        return self._times(x.float())
 
     def rows(self, numbers: Tensor) -> Tensor:
         """Rows [n, in_features] of the weight as it was given, by their numbers [n]."""
@@ -179,15 +153,6 @@ class DenseWeight:
     def unpacked(self) -> Tensor:
         """The values [out_features, in_features] as they were given."""
         return self.rows(torch.arange(self.out_features))
-
-    @property
-    def checksum(self) -> int:
-        """64 bits that differ if a bit of the weight does."""
-        return int(self._checksum(self.address))
-
-    def __del__(self) -> None:
-        if getattr(self, "address", None):
-            self._free(self.address)
 
 
 AnyWeight = Weight | DenseWeight | GroupedWeight

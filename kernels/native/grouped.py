@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from radixlang.kernels.native.library import Bits, Int, Library, Long, Pointer
+from radixlang.kernels.native.library import Int, Library, Long, Pointer
+from radixlang.kernels.native.packed_weight import PackedWeight
 
 # GGUF's numbers of the block types that the library multiplies: weights and bytes of a block
 BLOCKS = {
@@ -40,7 +41,7 @@ class StoredRows:
         return int(self.blocks.shape[1]) // num_bytes * size
 
 
-class GroupedWeight:
+class GroupedWeight(PackedWeight):
     """Weights of few bits laid out for products, in as many bytes as stored.
 
     A product's columns are those of all parts, one after another; parts may be of several kinds.
@@ -51,12 +52,8 @@ class GroupedWeight:
     """
 
     def __init__(self, library: Library, parts: Sequence[StoredRows]) -> None:
-        self._free = library.function("rl_weight_free", None, Pointer)
-        self._checksum = library.function("rl_weight_checksum", Bits, Pointer)
+        super().__init__(library, "rl_grouped_product")
         self._parts: list[int] = []
-        self._product = library.function(
-            "rl_grouped_product", Int, Pointer, Pointer, Long, Pointer, Int
-        )
         self._rows = library.function("rl_grouped_rows", None, Pointer, Pointer, Long, Pointer)
         append = library.function("rl_weight_append", None, Pointer, Pointer)
         size = library.function("rl_weight_bytes", Long, Pointer)
@@ -90,12 +87,7 @@ class GroupedWeight:
 
         x is rounded to 8 bits, every 32 values of a token with a scale of their own.
         """
-        x = x.float().contiguous()
-        out = torch.empty((x.shape[0], self.out_features))
-        rows, threads = x.shape[0], torch.get_num_threads()
-        if self._product(self.address, x.data_ptr(), rows, out.data_ptr(), threads):
-            raise MemoryError(f"no memory for a product of {rows} rows")
-        return out
+        return self._times(x.float())
 
     def rows(self, numbers: Tensor) -> Tensor:
         """Rows [n, in_features] in float32 of a weight of one part, by their numbers [n]."""
@@ -106,11 +98,6 @@ class GroupedWeight:
         out = torch.empty((len(numbers), self.in_features))
         self._rows(self.address, numbers.data_ptr(), len(numbers), out.data_ptr())
         return out
-
-    @property
-    def checksum(self) -> int:
-        """64 bits that differ if a bit of a part does."""
-        return int(self._checksum(self.address))
 
     def __del__(self) -> None:
         for address in getattr(self, "_parts", ()):

@@ -56,11 +56,6 @@ class LoraAdapter:
         """Bytes of its matrices."""
         return sum(each.a.nbytes + each.b.nbytes for each in self.changes.values())
 
-    @property
-    def max_rank(self) -> int:
-        """The largest rank of its matrices."""
-        return max(each.rank for each in self.changes.values())
-
 
 def _fingerprint(adapter: LoraAdapter) -> str:
     digest = hashlib.blake2b(repr(adapter.invocation).encode(), digest_size=12)

@@ -43,8 +43,6 @@ class DiskTier:
         del about["namespace"]
         self._digest = hashlib.blake2b(repr(sorted(about.items())).encode()).digest()
         self._tails: dict[str, int] = {}  # tokens of the tails that were written here
-        self.num_read_tokens = 0
-        self.num_written_tokens = 0
 
     # ---- writing
 
@@ -86,7 +84,6 @@ class DiskTier:
         data = self._cache.read(slots[start:stop])
         payload = data.contiguous().cpu().view(torch.uint8).numpy().tobytes()
         self._store.write(name, tokens[start:stop], payload)
-        self.num_written_tokens += stop - start
 
     # ---- reading
 
@@ -180,7 +177,6 @@ class DiskTier:
             return None
         data = self._data(block)[:, :, skip : skip + len(keys)]
         self._cache.write(slots, data.to(self._cache.device))
-        self.num_read_tokens += len(keys)
         return self._tree.insert(above, keys, slots).node
 
     # ---- names

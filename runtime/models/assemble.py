@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -195,13 +195,7 @@ def build_decoder(
     norm = assembler.norm("norm")
     native = None
     if library is not None:
-        native = NativeLayers(
-            library,
-            config,
-            shape_of(config),
-            [native_layer(config, index, layer) for index, layer in enumerate(layers)],
-            native_head(head, norm, config),
-        )
+        native = native_layers(library, config, layers, head, norm)
     return Decoder(config, layers, embed, norm, head, device=device, native=native)
 
 
@@ -213,8 +207,24 @@ def _make_linear(library: Library | None, dtype: torch.dtype, device: torch.devi
     return TransposedLinear if transposed else DenseLinear
 
 
-def native_layer(config: ModelConfig, index: int, layer: DecoderLayer) -> native_decoder.Layer:
-    """A layer, whose projections are native, for the library."""
+def native_layers(
+    library: Library,
+    config: ModelConfig,
+    layers: Sequence[DecoderLayer],
+    head: Linear,
+    norm: RmsNorm,
+) -> NativeLayers:
+    """Layers and a head, whose projections are native, for the library."""
+    return NativeLayers(
+        library,
+        config,
+        shape_of(config),
+        [_native_layer(config, index, layer) for index, layer in enumerate(layers)],
+        _native_head(head, norm, config),
+    )
+
+
+def _native_layer(config: ModelConfig, index: int, layer: DecoderLayer) -> native_decoder.Layer:
     (qkv, qkv_bias), (o, o_bias) = _parts(layer.qkv), _parts(layer.o)
     (gate_up, gate_up_bias), (down, down_bias) = _parts(layer.gate_up), _parts(layer.down)
     return native_decoder.Layer(
@@ -237,7 +247,7 @@ def _gain(norm: RmsNorm | None) -> torch.Tensor | None:
     return None if norm is None else norm.gain
 
 
-def native_head(linear: Linear, norm: RmsNorm, config: ModelConfig) -> native_decoder.Head:
+def _native_head(linear: Linear, norm: RmsNorm, config: ModelConfig) -> native_decoder.Head:
     weight, bias = _parts(linear)
     return native_decoder.Head(weight, norm.gain, bias, config.logit_soft_cap)
 

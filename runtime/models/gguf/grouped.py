@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from radixlang.kernels.native.grouped import BLOCKS, GroupedWeight, StoredRows
 from radixlang.kernels.native.library import Library
-from radixlang.runtime.models.assemble import Assembler, in_threads, native_head, native_layer
+from radixlang.runtime.models.assemble import Assembler, in_threads, native_layers
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.decoder import (
     Decoder,
@@ -21,7 +21,7 @@ from radixlang.runtime.models.decoder import (
 )
 from radixlang.runtime.models.gguf.weights import GgufWeights
 from radixlang.runtime.models.linear import GroupedLinear
-from radixlang.runtime.models.native import NativeLayers, shape_of, suits
+from radixlang.runtime.models.native import suits
 from radixlang.runtime.models.rotary import interleave_rows
 
 GROUP = 32  # weights of a scale: what every width must be a multiple of
@@ -50,13 +50,7 @@ def build_grouped_decoder(config: ModelConfig, source: GgufWeights, library: Lib
     take = _Grouper(config, source, library)
     (embed, head), layers = in_threads(take.outer, take.layer, config.num_layers)
     norm = take.assembler.norm("norm")
-    native = NativeLayers(
-        library,
-        config,
-        shape_of(config),
-        [native_layer(config, index, layer) for index, layer in enumerate(layers)],
-        native_head(head, norm, config),
-    )
+    native = native_layers(library, config, layers, head, norm)
     device = torch.device("cpu")
     return Decoder(config, layers, embed, norm, head, device=device, native=native)
 

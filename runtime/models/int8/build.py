@@ -57,7 +57,7 @@ def build_int8_decoder(
         library = None
     folder = _Folder(config, source, store or RowStore(None), library)
     (embed, head), layers = in_threads(folder.outer, folder.layer, config.num_layers)
-    shape = folder.shape(layers[0])
+    shape = folder.shape()
     native = None
     if library is not None:
         native = _native(library, config, shape, layers, head, folder.rotation)
@@ -120,8 +120,8 @@ class _Folder:
         """Embedded tokens are rotated when looked up: cheaper than rotating the whole table."""
         return None if self.rotation is None else self.rotation.columns
 
-    def shape(self, layer: Int8Layer) -> OpsShape:
-        """The specialisation key of the model's ops; all layers are alike."""
+    def shape(self) -> OpsShape:
+        """What the ops of the model depend on; all layers are alike."""
         config = self._config
         return OpsShape(
             num_heads=config.num_heads,
@@ -133,12 +133,6 @@ class _Folder:
             norm_eps=config.norm_eps,
             stream_block=1 if self._stream is None else self._stream.size,
             inner_block=self._inner.size,
-            has_gains=layer.attn_gain is not None,
-            has_post_norms=layer.attn_post_gain is not None,
-            has_qk_gain=layer.qk_gain is not None,
-            has_qkv_bias=layer.qkv_bias is not None,
-            has_write_biases=layer.o_bias is not None,
-            has_gate_up_bias=layer.gate_up_bias is not None,
         )
 
     def adapter_fold(self) -> AdapterFold:

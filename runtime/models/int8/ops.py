@@ -32,9 +32,6 @@ class OpsShape:
     Attributes:
         stream_block: size of the Hadamard blocks that transform what reads the stream; 1: none.
         inner_block: the same before the down projection.
-        has_gains: norms of the stream keep their gains.
-        has_post_norms: so do norms after the sublayers, which then are there.
-        has_write_biases: the output and down projections have biases.
     """
 
     num_heads: int
@@ -46,17 +43,11 @@ class OpsShape:
     norm_eps: float
     stream_block: int
     inner_block: int
-    has_gains: bool = False
-    has_post_norms: bool = False
-    has_qk_gain: bool = False
-    has_qkv_bias: bool = False
-    has_write_biases: bool = False
-    has_gate_up_bias: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Int8Ops:
-    """The ops of one model. A tensor that may be None is there as the shape says.
+    """The ops of one model. A tensor that may be None is there where the model has it.
 
     Attributes:
         read: stream [n, hidden], norm's gain or None; to quantized rows of the normalised stream.
