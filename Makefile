@@ -26,7 +26,7 @@ check: $(VENV)/.test  ## ruff, mypy, and a user's program under mypy and pyright
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/typing/mypy.ini
-	$(BIN)/basedpyright --project tests/typing
+	$(BIN)/basedpyright --pythonpath $(BIN)/python --project tests/typing
 
 format: $(VENV)/.test  ## let ruff format and mend what it can
 	$(BIN)/ruff check --fix .

@@ -45,9 +45,12 @@ def by_mypy(file: str) -> dict[int, str]:
 
 def by_pyright(file: str) -> dict[int, str]:
     """Errors of pyright by line."""
-    command = [sys.executable, "-m", "basedpyright", "--project", "tests/typing", "--outputjson"]
+    pyright = [sys.executable, "-m", "basedpyright", "--pythonpath", sys.executable]
     told = subprocess.run(
-        [*command, f"tests/typing/{file}"], cwd=ROOT, capture_output=True, text=True
+        [*pyright, "--project", "tests/typing", "--outputjson", f"tests/typing/{file}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     )
     assert told.returncode in (0, 1), told.stderr
     found = json.loads(told.stdout)["generalDiagnostics"]
