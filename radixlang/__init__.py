@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from radixlang.runtime.runtime import Runtime
     from radixlang.runtime.sampling.logits_functions import LogitsContext
     from radixlang.sampling_params import SamplingParams
-    from radixlang.state.expressions import (
+    from radixlang.state.expressions.builders import (
         assistant,
         assistant_begin,
         assistant_end,
@@ -98,8 +98,8 @@ if TYPE_CHECKING:
         user_begin,
         user_end,
     )
-    from radixlang.state.groups import ForkGroup
     from radixlang.state.listeners import on_run
+    from radixlang.state.recording.groups import ForkGroup
     from radixlang.state.state import State
     from radixlang.templates.loading import load_template, template
     from radixlang.tree_search.monte_carlo import MCTS
@@ -128,10 +128,10 @@ _HOMES = {
     "ValueParseError",
     "state.listeners": "on_run",
     "explain.explanation": "Explanation",
-    "state.expressions": "assistant assistant_begin assistant_end gen role select system "
+    "state.expressions.builders": "assistant assistant_begin assistant_end gen role select system "
     "system_begin system_end user user_begin user_end",
     "graph.nodes": "Graph",
-    "state.groups": "ForkGroup",
+    "state.recording.groups": "ForkGroup",
     "program.strategies": "beam best_of majority mean_logprob retry",
     "sampling_params": "SamplingParams",
     "program.program": "Program function",

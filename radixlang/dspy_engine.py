@@ -20,7 +20,7 @@ from radixlang.default_runtime import runtime_or_default
 from radixlang.errors import ParameterError, ProgramError, PromptTooLongError
 from radixlang.program.program import function
 from radixlang.protocol import Backend
-from radixlang.state.expressions import assistant_begin, gen, role
+from radixlang.state.expressions.builders import assistant_begin, gen, role
 from radixlang.state.state import State
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from radixlang.errors import ParameterError
 from radixlang.keywords import RunKeywords
 from radixlang.program.program import Program
 from radixlang.records.json_text import dump_json
-from radixlang.state.expressions import gen, system, user
+from radixlang.state.expressions.builders import gen, system, user
 from radixlang.state.state import State
 from radixlang.views.spans import printable
 

@@ -15,10 +15,10 @@ from radixlang.graph.passes import hoist_shared_prefix, merge_text
 from radixlang.protocol import Backend
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams
 from radixlang.spellings import hint_for
-from radixlang.state.bound_values import Joined
+from radixlang.state.expressions.thought import thought_name
 from radixlang.state.listeners import tell, tell_end
+from radixlang.state.reading.bound_values import Joined
 from radixlang.state.state import State
-from radixlang.state.thinking import thought_name
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeAlias, TypeVar, overl
 if TYPE_CHECKING:
     from radixlang.protocol import AdapterUse, Backend
     from radixlang.sampling_params import LogitBias, LogitsFunction
-    from radixlang.state.nesting import NestedProgram
+    from radixlang.state.recording.nesting import NestedProgram
     from radixlang.state.state import State
 
 P = ParamSpec("P")

@@ -22,11 +22,11 @@ from radixlang.program.launching import launches
 from radixlang.program.parameters import Parameters
 from radixlang.protocol import Backend
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams
-from radixlang.state.items import Placeholder
+from radixlang.state.expressions.items import Placeholder
 from radixlang.state.listeners import tell, tell_end, told
+from radixlang.state.reading.streaming import ProgramStream
 from radixlang.state.state import State
 from radixlang.state.stream_state import stream_state
-from radixlang.state.streaming import ProgramStream
 from radixlang.state.tracing import Tracer, is_boundary, record_boundary
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeAlias
 
 from radixlang.errors import ParameterError, ProgramError
-from radixlang.state.items import Appendable
+from radixlang.state.expressions.items import Appendable
 from radixlang.state.state import State
 
 Step: TypeAlias = "Appendable | Callable[[State], object]"  # a function appends to its branch

@@ -16,8 +16,8 @@ from radixlang.constraints.tool_schemas import tool_name
 from radixlang.constraints.type_members import class_of
 from radixlang.constraints.typed_values import from_json, to_json
 from radixlang.errors import ParameterError, ValueParseError
-from radixlang.state.expressions import gen
-from radixlang.state.items import Expr
+from radixlang.state.expressions.builders import gen
+from radixlang.state.expressions.items import Expr
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

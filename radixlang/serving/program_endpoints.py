@@ -38,7 +38,7 @@ from radixlang.serving.program_models import (
     result_model,
 )
 from radixlang.serving.served_backend import ServedBackend
-from radixlang.state.streaming import ProgramStream
+from radixlang.state.reading.streaming import ProgramStream
 
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
 

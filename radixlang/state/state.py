@@ -27,19 +27,19 @@ from radixlang.protocol import (
     Usage,
     adapter_use,
 )
-from radixlang.state import branching
-from radixlang.state.adapting import adapted
-from radixlang.state.appending import append_items, append_text
-from radixlang.state.bound_values import Captured, Constant, Joined
-from radixlang.state.groups import ForkGroup, Missing, join
-from radixlang.state.items import Appendable, Expr, Placeholder, as_expr
-from radixlang.state.nesting import NestedProgram, close_call, open_call
-from radixlang.state.reader import Reader, converted
-from radixlang.state.roles import RoleContext, begin_role, end_role
+from radixlang.state.expressions.items import Appendable, Expr, Placeholder, as_expr
+from radixlang.state.expressions.thought import thought_name
+from radixlang.state.reading.bound_values import Captured, Constant, Joined
+from radixlang.state.reading.reader import Reader, converted
+from radixlang.state.reading.variables import Outer, Variables
+from radixlang.state.recording import branching
+from radixlang.state.recording.adapting import adapted
+from radixlang.state.recording.appending import append_items, append_text
+from radixlang.state.recording.groups import ForkGroup, Missing, join
+from radixlang.state.recording.nesting import NestedProgram, close_call, open_call
+from radixlang.state.recording.roles import RoleContext, begin_role, end_role
 from radixlang.state.state_hints import added_error, check_no_content, unknown_attribute
-from radixlang.state.thinking import thought_name
 from radixlang.state.tracing import Host
-from radixlang.state.variables import Outer, Variables
 
 if TYPE_CHECKING:
     from typing import ParamSpec
@@ -446,7 +446,7 @@ class State:
         Raises:
             ParameterError: the backend does not tell the tokens of its prompts.
         """
-        from radixlang.state.run_tokens import tree_of
+        from radixlang.state.reading.run_tokens import tree_of
 
         self.text()
         return tree_of(self._run())
@@ -488,18 +488,18 @@ class State:
     # -- looking at it ------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        from radixlang.state import state_views
+        from radixlang.state.reading import state_views
 
         return state_views.line(self._reader)
 
     def _repr_html_(self) -> str:
-        from radixlang.state import state_views
+        from radixlang.state.reading import state_views
 
         return state_views.cell(self._run())
 
     def show(self, *, color: bool | None = None) -> str:
         """The tree of this run for a terminal; tokens coloured cached, forced, sampled."""
-        from radixlang.state import state_views
+        from radixlang.state.reading import state_views
 
         return state_views.tree(self._run(), color)
 
@@ -509,7 +509,7 @@ class State:
         Args:
             path: a file to write the page to, as UTF-8.
         """
-        from radixlang.state import state_views
+        from radixlang.state.reading import state_views
 
         return state_views.page(self._run(), path)
 
@@ -526,7 +526,7 @@ class State:
         `s.live("page.html")` is a line of a program; `radixlang.on_run(State.live, when="start")`
         shows every run in its cell. While a program is traced it does nothing.
         """
-        from radixlang.state import state_views
+        from radixlang.state.reading import state_views
 
         is_run = isinstance(self._host, Run)
         return state_views.live(self._run(), path, every_s) if is_run else None

@@ -7,11 +7,11 @@ not reached yet.
 from __future__ import annotations
 
 from radixlang.execution.run import Run
-from radixlang.state.bound_values import Bound
-from radixlang.state.reader import Reader
-from radixlang.state.standpoints import OUTSIDE
+from radixlang.state.reading.bound_values import Bound
+from radixlang.state.reading.reader import Reader
+from radixlang.state.reading.standpoints import OUTSIDE
+from radixlang.state.reading.variables import Variables
 from radixlang.state.state import State
-from radixlang.state.variables import Variables
 
 
 class StreamVariables:

@@ -10,7 +10,7 @@ from radixlang.errors import NeedsValueError
 from radixlang.execution.recorder import PACKAGE_FOLDER, Recorder
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Block, Dynamic, Location, Node, Ref
-from radixlang.state.items import Placeholder
+from radixlang.state.expressions.items import Placeholder
 
 
 class Tracer:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from radixlang.errors import ParameterError
 from radixlang.spellings import hint_for
-from radixlang.state.bound_values import Joined
+from radixlang.state.reading.bound_values import Joined
 from radixlang.state.state import State
 from radixlang.state.tracing import is_boundary
 from radixlang.suggestions import shortened, suggestion

@@ -15,7 +15,7 @@ from radixlang.errors import (
 )
 from radixlang.graph.nodes import Location
 from radixlang.keywords import ADAPTER_NAMES
-from radixlang.state.expressions import GEN_NAMES, gen, role, select
+from radixlang.state.expressions.builders import GEN_NAMES, gen, role, select
 from radixlang.state.state import State
 from radixlang.state.tracing import is_boundary
 from radixlang.suggestions import shortened

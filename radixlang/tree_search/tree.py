@@ -17,7 +17,7 @@ from typing import Any
 
 from radixlang.errors import ParameterError, ProgramError, ValueParseError
 from radixlang.program.strategies import Step, take_step
-from radixlang.state.groups import ForkGroup
+from radixlang.state.recording.groups import ForkGroup
 from radixlang.state.state import State
 
 Value = Callable[[State], float]

@@ -14,8 +14,8 @@ import radixlang
 from radixlang.graph import lints
 from radixlang.program.program import RUN_NAMES
 from radixlang.records import batch
-from radixlang.state import groups
-from radixlang.state.expressions import GEN_NAMES
+from radixlang.state.expressions.builders import GEN_NAMES
+from radixlang.state.recording import groups
 from radixlang.testing import fake_backend as testing
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -30,7 +30,7 @@ from radixlang import (
     select,
     user,
 )
-from radixlang.state.items import Expr
+from radixlang.state.expressions.items import Expr
 from radixlang.testing import FakeBackend
 
 

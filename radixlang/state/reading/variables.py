@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from radixlang.errors import ParameterError, UnknownVariableError
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Ref
-from radixlang.state.bound_values import Bound, Captured, captures_of
+from radixlang.state.reading.bound_values import Bound, Captured, captures_of
 from radixlang.state.tracing import Host
 from radixlang.suggestions import nearest
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 from radixlang.errors import ParameterError, ProgramError
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Fork, Join, Node, Ref
-from radixlang.state.bound_values import Joined
-from radixlang.state.items import Appendable, Placeholder
-from radixlang.state.variables import unknown_variable
+from radixlang.state.expressions.items import Appendable, Placeholder
+from radixlang.state.reading.bound_values import Joined
+from radixlang.state.reading.variables import unknown_variable
 
 if TYPE_CHECKING:
     from radixlang.protocol import NextToken

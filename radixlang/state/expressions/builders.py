@@ -14,7 +14,7 @@ from radixlang.keywords import ADAPTER_NAMES, CONSTRAINT_NAMES, CONSTRAINT_OPTIO
 from radixlang.protocol import AdapterUse, adapter_use, check_role
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams, bias_pairs
 from radixlang.spellings import hint_for
-from radixlang.state.items import (
+from radixlang.state.expressions.items import (
     Appendable,
     Expr,
     GenItem,
@@ -24,7 +24,7 @@ from radixlang.state.items import (
     SelectItem,
     as_expr,
 )
-from radixlang.state.thinking import take_think
+from radixlang.state.expressions.thought import take_think
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

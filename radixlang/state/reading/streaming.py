@@ -12,7 +12,7 @@ from radixlang.execution.pieces import REPLACEMENT, Cell, num_completed, piece_t
 from radixlang.execution.run import Run
 from radixlang.execution.timers import deadlines
 from radixlang.graph.nodes import Ref
-from radixlang.state.cell_steps import Steps, T, cell_steps, read_steps, read_steps_async
+from radixlang.state.reading.cell_steps import Steps, T, cell_steps, read_steps, read_steps_async
 
 if TYPE_CHECKING:
     from radixlang.state.state import State

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from radixlang.execution.run import Run
 from radixlang.graph.nodes import Ref
-from radixlang.state.bound_values import Constant
-from radixlang.state.reader import Reader
+from radixlang.state.reading.bound_values import Constant
+from radixlang.state.reading.reader import Reader
 from radixlang.views.spans import printable
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from radixlang.graph.nodes import (
     Select,
     Text,
 )
-from radixlang.state.adapting import record_adapter
-from radixlang.state.groups import ForkGroup
+from radixlang.state.recording.adapting import record_adapter
+from radixlang.state.recording.groups import ForkGroup
 from radixlang.suggestions import shortened
 
 if TYPE_CHECKING:

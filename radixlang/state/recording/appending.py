@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from radixlang.graph.nodes import Arg, Gen, Option, Part, Ref, Select, Text
-from radixlang.state.adapting import adapted
-from radixlang.state.groups import record_join
-from radixlang.state.items import GenItem, Item, Placeholder, RoleOpen, SelectItem
-from radixlang.state.thinking import append_thinking, thought_name
+from radixlang.state.expressions.items import GenItem, Item, Placeholder, RoleOpen, SelectItem
+from radixlang.state.expressions.thought import thought_name
+from radixlang.state.recording.adapting import adapted
+from radixlang.state.recording.groups import record_join
+from radixlang.state.recording.thinking import append_thinking
 
 if TYPE_CHECKING:
     from radixlang.state.state import State

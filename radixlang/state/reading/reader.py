@@ -14,10 +14,10 @@ from radixlang.graph.nodes import Block, Ref
 from radixlang.json_types import TypeForm
 from radixlang.protocol import Branch, Completion, NextToken, Usage, sum_usage
 from radixlang.reply import Reply
-from radixlang.state.bound_values import Bound, Captured, Constant, Joined, PendingList
-from radixlang.state.cell_steps import follow_cell, follow_cell_async
-from radixlang.state.items import Placeholder
-from radixlang.state.standpoints import INSIDE, Standpoint
+from radixlang.state.expressions.items import Placeholder
+from radixlang.state.reading.bound_values import Bound, Captured, Constant, Joined, PendingList
+from radixlang.state.reading.cell_steps import follow_cell, follow_cell_async
+from radixlang.state.reading.standpoints import INSIDE, Standpoint
 from radixlang.state.tracing import Host
 
 

@@ -17,7 +17,7 @@ from radixlang.suggestions import shortened
 if TYPE_CHECKING:
     from radixlang.constraints.specs import Constraint
     from radixlang.constraints.typed_values import Output
-    from radixlang.state.thinking import Think
+    from radixlang.state.expressions.thought import Think
 
 T_co = TypeVar("T_co", covariant=True)
 
