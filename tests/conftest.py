@@ -195,7 +195,13 @@ def interrupted_at() -> Callable[[int, Callable[[], Any]], bool]:
     import radixlang
 
     here, python = Path(radixlang.__file__).parent, Path(threading.__file__).parent
-    ours = ("reply", "user_code", "execution/mailbox", "execution/timers", "testing/fake_worker")
+    ours = (
+        "reply",
+        "user_code",
+        "execution/threads/mailbox",
+        "execution/threads/timers",
+        "testing/fake_worker",
+    )
     theirs = ("threading", "queue", "concurrent/futures/_base", "concurrent/futures/thread")
     waiting = {str(folder / f"{name}.py") for folder, names in ((here, ours), (python, theirs))
                for name in names}  # fmt: skip

@@ -14,13 +14,13 @@ from typing import NoReturn
 from radixlang.errors import CancelledError, DeadlineError, ProgramError, refuse_pickling
 from radixlang.execution.branch_run import Stream
 from radixlang.execution.failures import placed_error
-from radixlang.execution.node_context import NodeContext
-from radixlang.execution.node_handlers import follow, handle_node
+from radixlang.execution.handlers.node_context import NodeContext
+from radixlang.execution.handlers.node_handlers import follow, handle_node
 from radixlang.execution.pieces import Cell
 from radixlang.execution.recorder import Recorder
 from radixlang.execution.run_loop import RunLoop
 from radixlang.execution.run_options import RunOptions
-from radixlang.execution.timers import deadlines
+from radixlang.execution.threads.timers import deadlines
 from radixlang.graph.next_use import FutureUse, Place
 from radixlang.graph.nodes import Block, Dynamic, Gen, Graph, Node, Ref
 from radixlang.protocol import Backend

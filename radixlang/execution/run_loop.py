@@ -15,10 +15,10 @@ from typing import TypeAlias
 
 from radixlang.errors import CancelledError, ProgramError, RadixlangError
 from radixlang.execution.branch_run import Stream
-from radixlang.execution.mailbox import Mailbox
 from radixlang.execution.pieces import Cell
-from radixlang.execution.readers import Readers
 from radixlang.execution.recorder import Recorder
+from radixlang.execution.threads.mailbox import Mailbox
+from radixlang.execution.threads.readers import Readers
 from radixlang.graph.nodes import (
     Block,
     Call,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from radixlang.errors import ParameterError
-from radixlang.execution.node_context import node_seed
+from radixlang.execution.handlers.node_context import node_seed
 from radixlang.execution.pieces import Cell
 from radixlang.execution.run import Run
 from radixlang.execution.run_options import RunOptions

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, overload
 
 from radixlang.default_runtime import runtime_or_default
 from radixlang.errors import ParameterError, StateClosedError, refuse_pickling
-from radixlang.execution.readers import running_loop
 from radixlang.execution.run import Run
 from radixlang.execution.run_options import RunOptions
+from radixlang.execution.threads.readers import running_loop
 from radixlang.graph.nodes import Arg, Graph
 from radixlang.keywords import BATCH_NAMES, RUN_NAMES, BatchKeywords, RunKeywords
 from radixlang.program.launching import launches

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from radixlang.default_runtime import runtime_or_default
 from radixlang.errors import ParameterError, ProgramError, program_error
-from radixlang.execution.node_context import node_seed
+from radixlang.execution.handlers.node_context import node_seed
 from radixlang.progress import row_bar
 from radixlang.protocol import Backend
 from radixlang.records.made_by import made_by

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from radixlang.constraints.typed_values import to_json
 from radixlang.default_runtime import runtime_or_default
 from radixlang.execution.branch_run import Stream
+from radixlang.execution.handlers.prompt_parts import emit, extend_generated
 from radixlang.execution.pieces import Cell, Piece, Rewritten, TurnMark, num_completed, piece_text
-from radixlang.execution.prompt_parts import emit, extend_generated
 from radixlang.execution.run import Run
 from radixlang.execution.run_options import RunOptions
 from radixlang.graph.graph_json import check_version

@@ -18,7 +18,7 @@ from radixlang.errors import (
     RequestError,
     StateClosedError,
 )
-from radixlang.execution.option_scorers import SCORERS
+from radixlang.execution.handlers.option_scorers import SCORERS
 from radixlang.program.strategies import beam, best_of, majority, mean_logprob, retry
 from radixlang.program.tools import ToolBox
 from radixlang.state.state import State

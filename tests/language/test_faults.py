@@ -16,7 +16,7 @@ from radixlang.errors import (
     RequestError,
     StateClosedError,
 )
-from radixlang.execution.timers import deadlines
+from radixlang.execution.threads.timers import deadlines
 from radixlang.protocol import Message
 from radixlang.state.state import State
 

@@ -13,7 +13,7 @@ import pytest
 
 from radixlang import assistant, function, gen, select, system, user
 from radixlang.errors import ParameterError, ProgramError
-from radixlang.execution.node_context import node_seed
+from radixlang.execution.handlers.node_context import node_seed
 from radixlang.records.checkpoint import resume, take_checkpoint
 from radixlang.records.replay import save_replay, verify_replay
 from radixlang.state.state import State

@@ -309,7 +309,7 @@ def test_a_deep_chain_of_forks_can_be_drawn(fake: Make) -> None:
 
 
 def test_forced_spans(fake: Make) -> None:
-    from radixlang.execution.node_handlers import forced_spans
+    from radixlang.execution.handlers.node_handlers import forced_spans
     from radixlang.protocol import Generation
 
     generation = Generation()

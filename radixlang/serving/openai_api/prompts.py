@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from radixlang.errors import ParameterError
-from radixlang.execution.node_context import turn_text
+from radixlang.execution.handlers.node_context import turn_text
 from radixlang.protocol import Backend, Markup, check_role
 from radixlang.serving.json_object import JsonObject
 from radixlang.serving.openai_api.schemas import ChatRequest, ChatTurn, CompletionRequest

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from radixlang.errors import ParameterError
-from radixlang.execution.option_scorers import check_option_texts, check_scorer
+from radixlang.execution.handlers.option_scorers import check_option_texts, check_scorer
 from radixlang.graph.nodes import Scorer
 from radixlang.json_types import TypeForm
 from radixlang.keywords import ADAPTER_NAMES, CONSTRAINT_NAMES, CONSTRAINT_OPTIONS, THINK_NAMES

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from radixlang.errors import refuse_pickling
 from radixlang.execution.pieces import REPLACEMENT, Cell, num_completed, piece_text
 from radixlang.execution.run import Run
-from radixlang.execution.timers import deadlines
+from radixlang.execution.threads.timers import deadlines
 from radixlang.graph.nodes import Ref
 from radixlang.state.reading.cell_steps import Steps, T, cell_steps, read_steps, read_steps_async
 

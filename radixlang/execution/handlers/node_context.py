@@ -10,11 +10,11 @@ from typing import Any
 
 from radixlang.errors import ParameterError
 from radixlang.execution.branch_run import Stream
+from radixlang.execution.handlers.token_budget import Budget
+from radixlang.execution.handlers.turn_text import KnownTexts, TurnText
 from radixlang.execution.pieces import Cell
 from radixlang.execution.run_loop import RunLoop
 from radixlang.execution.run_options import RunOptions
-from radixlang.execution.token_budget import Budget
-from radixlang.execution.turn_text import KnownTexts, TurnText
 from radixlang.graph.next_use import FutureUse, Place
 from radixlang.graph.nodes import Gen, Thought
 from radixlang.protocol import Backend, Delta

@@ -6,9 +6,14 @@ from functools import partial
 
 from radixlang.errors import JoinError
 from radixlang.execution.branch_run import Stream
-from radixlang.execution.node_context import NodeContext
+from radixlang.execution.handlers.node_context import NodeContext
+from radixlang.execution.handlers.prompt_parts import (
+    branch_of,
+    emit,
+    extend_generated,
+    resolve_parts,
+)
 from radixlang.execution.pieces import Cell
-from radixlang.execution.prompt_parts import branch_of, emit, extend_generated, resolve_parts
 from radixlang.graph.nodes import Adopt, Answer, Call, Fork, Join
 from radixlang.user_code import offload
 

@@ -13,23 +13,29 @@ from typing import Any
 
 from radixlang.errors import BudgetError
 from radixlang.execution.branch_run import Stream
-from radixlang.execution.fork_handlers import (
+from radixlang.execution.handlers.fork_handlers import (
     handle_adopt,
     handle_answer,
     handle_call,
     handle_fork,
     handle_join,
 )
-from radixlang.execution.node_context import NodeContext
-from radixlang.execution.option_scorers import (
+from radixlang.execution.handlers.node_context import NodeContext
+from radixlang.execution.handlers.option_scorers import (
     check_option_texts,
     choose,
     needs_unconditional,
     scores_of,
 )
+from radixlang.execution.handlers.prompt_parts import (
+    argument,
+    branch_of,
+    emit,
+    resolve_parts,
+    write_held,
+)
+from radixlang.execution.handlers.split_characters import complete_character
 from radixlang.execution.pieces import Cell, Rewritten, TurnMark
-from radixlang.execution.prompt_parts import argument, branch_of, emit, resolve_parts, write_held
-from radixlang.execution.split_characters import complete_character
 from radixlang.graph.nodes import (
     Adapt,
     Adopt,

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from radixlang.errors import ParameterError
 from radixlang.execution.branch_run import Stream
-from radixlang.execution.node_context import NodeContext
+from radixlang.execution.handlers.node_context import NodeContext
 from radixlang.execution.pieces import Rewritten
 from radixlang.graph.nodes import Arg, Part, Ref
 from radixlang.protocol import Backend, Branch
