@@ -14,6 +14,7 @@ __all__ = [
     "mask_worker",
     "matcher",
     "next_text",
+    "regex",
     "regular_completion",
     "schema",
     "time_limit",

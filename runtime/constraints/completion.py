@@ -12,9 +12,9 @@ import numpy as np
 
 from radixlang.errors import ConstraintError, IncompleteError
 from radixlang.runtime.constraints.explain import consume_longest
-from radixlang.runtime.constraints.grammar.pattern import Pattern, chars, negate
 from radixlang.runtime.constraints.lowering import regular_pattern
 from radixlang.runtime.constraints.matcher import Matcher
+from radixlang.runtime.constraints.regex.pattern import Pattern, chars, negate
 from radixlang.runtime.constraints.regular_completion import MAX_CLOSING_BYTES, shortest_ending
 from radixlang.runtime.constraints.schema.strings import string_patterns
 from radixlang.runtime.constraints.time_limit import within

@@ -23,7 +23,8 @@ from radixlang.constraints.specs import (
 from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
 from radixlang.runtime.constraints.grammar.finished_text import ParseTree
 from radixlang.runtime.constraints.grammar.lowering import NO_FORCING, lower_grammar
-from radixlang.runtime.constraints.grammar.pattern import (
+from radixlang.runtime.constraints.grammar.unbounded import may_force
+from radixlang.runtime.constraints.regex.pattern import (
     LiteralText,
     Pattern,
     alt,
@@ -32,8 +33,7 @@ from radixlang.runtime.constraints.grammar.pattern import (
     repeat,
     to_terminal,
 )
-from radixlang.runtime.constraints.grammar.python_regex import translate
-from radixlang.runtime.constraints.grammar.unbounded import may_force
+from radixlang.runtime.constraints.regex.python_regex import translate
 from radixlang.runtime.constraints.schema.lowering import lower_schema
 
 MAX_SPEC_CHARS = 2_000_000

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from radixlang.runtime.constraints.grammar.pattern import (
+from radixlang.runtime.constraints.regex.pattern import (
     ANY_CHAR,
     LiteralText,
     Pattern,

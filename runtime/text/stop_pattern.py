@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from radixlang.errors import ConstraintError, ParameterError, UnsupportedConstraintError
-from radixlang.runtime.constraints.grammar.assertion_tree import tree_of
-from radixlang.runtime.constraints.grammar.automaton import Automaton, Expression
-from radixlang.runtime.constraints.grammar.python_regex import read_python
-from radixlang.runtime.constraints.grammar.regex_tree import Tree
+from radixlang.runtime.constraints.regex.assertion_tree import tree_of
+from radixlang.runtime.constraints.regex.automaton import Automaton, Expression
+from radixlang.runtime.constraints.regex.python_regex import read_python
+from radixlang.runtime.constraints.regex.regex_tree import Tree
 
 MAX_BEGUN = 2_000  # positions at once where different matches may have begun
 MAX_MOVES = 2_000  # transitions cached for one text

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from radixlang.errors import ParameterError, UnsupportedConstraintError
-from radixlang.runtime.constraints.grammar.automaton import Automaton
+from radixlang.runtime.constraints.regex.automaton import Automaton
 from radixlang.runtime.text import stop_pattern
 from radixlang.runtime.text.stop_pattern import StopPattern
 

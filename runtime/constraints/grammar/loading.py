@@ -21,9 +21,9 @@ from radixlang.errors import (
     UnsupportedConstraintError,
 )
 from radixlang.runtime.constraints.grammar.alternatives import refuse_many_alternatives
-from radixlang.runtime.constraints.grammar.backtracking import MAX_CUTS, backtracks
 from radixlang.runtime.constraints.grammar.error_location import locate, locate_symbol
-from radixlang.runtime.constraints.grammar.python_regex import translate
+from radixlang.runtime.constraints.regex.backtracking import MAX_CUTS, backtracks
+from radixlang.runtime.constraints.regex.python_regex import translate
 
 MAX_GRAMMAR_CHARS = 200_000
 MAX_RULES = 10_000

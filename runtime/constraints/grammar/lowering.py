@@ -21,13 +21,13 @@ from radixlang.runtime.constraints.grammar.loading import (
     LoadedGrammar,
     load,
 )
-from radixlang.runtime.constraints.grammar.pattern import NOTHING, Pattern, to_terminal
 from radixlang.runtime.constraints.grammar.terminals import (
     LoweredTerminals,
     ignored_text,
     lower_terminals,
 )
 from radixlang.runtime.constraints.grammar.unbounded import may_force
+from radixlang.runtime.constraints.regex.pattern import NOTHING, Pattern, to_terminal
 
 NO_FORCING = '%llguidance {"no_forcing": true}'
 

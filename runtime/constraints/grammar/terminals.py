@@ -18,10 +18,10 @@ from lark.lexer import PatternStr, TerminalDef
 from lark.parsers.lalr_analysis import LALR_Analyzer
 
 from radixlang.errors import UnsupportedConstraintError
-from radixlang.runtime.constraints.grammar.character_sets import first_characters
 from radixlang.runtime.constraints.grammar.error_location import locate, locate_symbol
 from radixlang.runtime.constraints.grammar.loading import LoadedGrammar
-from radixlang.runtime.constraints.grammar.pattern import (
+from radixlang.runtime.constraints.regex.character_sets import first_characters
+from radixlang.runtime.constraints.regex.pattern import (
     ANY_CHAR,
     ANY_TEXT,
     NOTHING,
@@ -38,7 +38,7 @@ from radixlang.runtime.constraints.grammar.pattern import (
     cat,
     repeat,
 )
-from radixlang.runtime.constraints.grammar.python_regex import translate
+from radixlang.runtime.constraints.regex.python_regex import translate
 
 MAX_PAIRS = 500_000  # a thousand terminals in one place
 

@@ -7,14 +7,14 @@ not asked for forced text.
 
 from __future__ import annotations
 
-from radixlang.runtime.constraints.grammar.character_sets import (
+from radixlang.runtime.constraints.regex.character_sets import (
     NO_CHARS,
     first_characters,
     last_characters,
     num_left,
     united,
 )
-from radixlang.runtime.constraints.grammar.pattern import (
+from radixlang.runtime.constraints.regex.pattern import (
     ANY_CHAR,
     ANY_TEXT,
     Alt,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from radixlang.errors import UnsupportedConstraintError
-from radixlang.runtime.constraints.grammar.assertion_tree import tree_of
-from radixlang.runtime.constraints.grammar.ecma_regex import read_ecma
-from radixlang.runtime.constraints.grammar.pattern import (
+from radixlang.runtime.constraints.regex.assertion_tree import tree_of
+from radixlang.runtime.constraints.regex.ecma_regex import read_ecma
+from radixlang.runtime.constraints.regex.pattern import (
     NOTHING,
     Alt,
     Cat,
@@ -21,8 +21,8 @@ from radixlang.runtime.constraints.grammar.pattern import (
     is_plain,
     to_regex,
 )
-from radixlang.runtime.constraints.grammar.plain_regex import plain_pattern
-from radixlang.runtime.constraints.grammar.regex_translation import translate_items
+from radixlang.runtime.constraints.regex.plain_regex import plain_pattern
+from radixlang.runtime.constraints.regex.regex_translation import translate_items
 
 MAX_REGEX_CHARS = 500_000
 

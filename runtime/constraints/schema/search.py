@@ -11,7 +11,7 @@ from functools import lru_cache
 import llguidance
 
 from radixlang.errors import UnsupportedConstraintError
-from radixlang.runtime.constraints.grammar.pattern import to_terminal
+from radixlang.runtime.constraints.regex.pattern import to_terminal
 from radixlang.runtime.constraints.schema.patterns import string_pattern
 from radixlang.runtime.constraints.vocabulary import Vocabulary
 

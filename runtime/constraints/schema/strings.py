@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from radixlang.constraints.specs import Capture, Constraint, JsonSchema, Sequence, Tools
 from radixlang.errors import ConstraintError
 from radixlang.json_types import Subschema
-from radixlang.runtime.constraints.grammar.pattern import ANY_CHAR, Pattern, both, repeat
+from radixlang.runtime.constraints.regex.pattern import ANY_CHAR, Pattern, both, repeat
 from radixlang.runtime.constraints.schema.patterns import string_pattern
 
 MAX_PATTERNS = 20

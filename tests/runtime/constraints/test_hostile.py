@@ -15,11 +15,11 @@ from radixlang.runtime.constraints import compiled as constraints
 from radixlang.runtime.constraints import vocabulary
 from radixlang.runtime.constraints.compiled import ConstraintCompiler, byte_constraint
 from radixlang.runtime.constraints.grammar import finished_text
-from radixlang.runtime.constraints.grammar.backtracking import backtracks
-from radixlang.runtime.constraints.grammar.python_regex import translate
 from radixlang.runtime.constraints.grammar.unbounded import may_force
 from radixlang.runtime.constraints.mask_worker import MaskWorker
 from radixlang.runtime.constraints.matcher import Matcher
+from radixlang.runtime.constraints.regex.backtracking import backtracks
+from radixlang.runtime.constraints.regex.python_regex import translate
 from radixlang.runtime.constraints.schema.rewriting import Rewriter
 from radixlang.runtime.constraints.time_limit import within
 from radixlang.runtime.constraints.vocabulary import Vocabulary

@@ -14,7 +14,7 @@ import llguidance
 from radixlang.constraints import text_patterns
 from radixlang.errors import ConstraintError, UnsupportedConstraintError
 from radixlang.json_types import Json, Schema
-from radixlang.runtime.constraints.grammar.ecma_regex import read_ecma
+from radixlang.runtime.constraints.regex.ecma_regex import read_ecma
 from radixlang.runtime.constraints.schema.patterns import engine_regex
 from radixlang.runtime.constraints.schema.search import byte_vocabulary, occurs
 

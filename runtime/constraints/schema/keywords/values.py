@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from radixlang.json_types import Schema, Subschema
-from radixlang.runtime.constraints.grammar.pattern import (
+from radixlang.runtime.constraints.regex.pattern import (
     ANY_TEXT,
     EMPTY,
     LiteralText,

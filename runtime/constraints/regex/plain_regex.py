@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 from radixlang.errors import UnsupportedConstraintError
-from radixlang.runtime.constraints.grammar.automaton import Automaton, Expression
-from radixlang.runtime.constraints.grammar.pattern import (
+from radixlang.runtime.constraints.regex.automaton import Automaton, Expression
+from radixlang.runtime.constraints.regex.pattern import (
     EMPTY,
     NOTHING,
     Alt,
@@ -18,7 +18,7 @@ from radixlang.runtime.constraints.grammar.pattern import (
     chars,
     repeat,
 )
-from radixlang.runtime.constraints.grammar.regex_tree import Tree
+from radixlang.runtime.constraints.regex.regex_tree import Tree
 
 MAX_STATES = 400
 MAX_PLAIN_SIZE = 30_000

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from radixlang.errors import UnsupportedConstraintError
-from radixlang.runtime.constraints.grammar.pattern import Chars, LiteralText, Pattern, chars
-from radixlang.runtime.constraints.grammar.regex_items import (
+from radixlang.runtime.constraints.regex.pattern import Chars, LiteralText, Pattern, chars
+from radixlang.runtime.constraints.regex.regex_items import (
     NEWLINE,
     Argument,
     Item,
@@ -18,7 +18,7 @@ from radixlang.runtime.constraints.grammar.regex_items import (
     ops,
     with_place,
 )
-from radixlang.runtime.constraints.grammar.regex_tree import (
+from radixlang.runtime.constraints.regex.regex_tree import (
     NO_TEXT,
     Ahead,
     Behind,

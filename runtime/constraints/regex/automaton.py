@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from radixlang.errors import UnsupportedConstraintError
-from radixlang.runtime.constraints.grammar.pattern import ANY_CHAR, Chars
-from radixlang.runtime.constraints.grammar.regex_tree import (
+from radixlang.runtime.constraints.regex.pattern import ANY_CHAR, Chars
+from radixlang.runtime.constraints.regex.regex_tree import (
     ANYTHING,
     Ahead,
     Alphabet,

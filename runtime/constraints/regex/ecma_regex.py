@@ -13,15 +13,15 @@ from collections.abc import Iterable
 from typing import NoReturn, TypeAlias
 
 from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
-from radixlang.runtime.constraints.grammar.pattern import (
+from radixlang.runtime.constraints.regex.pattern import (
     ANY_CHAR,
     MAX_CODE_POINT,
     Chars,
     chars,
     negate,
 )
-from radixlang.runtime.constraints.grammar.python_regex import MAX_PATTERN_CHARS
-from radixlang.runtime.constraints.grammar.regex_items import (
+from radixlang.runtime.constraints.regex.python_regex import MAX_PATTERN_CHARS
+from radixlang.runtime.constraints.regex.regex_items import (
     Argument,
     Body,
     Item,
@@ -31,7 +31,7 @@ from radixlang.runtime.constraints.grammar.regex_items import (
     parser,
     with_caret,
 )
-from radixlang.runtime.constraints.grammar.unicode_properties import assigned, property_characters
+from radixlang.runtime.constraints.regex.unicode_properties import assigned, property_characters
 
 Part: TypeAlias = tuple[Op, Argument]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from radixlang.runtime.constraints.grammar.pattern import ANY_CHAR, MAX_CODE_POINT, Chars, chars
+from radixlang.runtime.constraints.regex.pattern import ANY_CHAR, MAX_CODE_POINT, Chars, chars
 
 
 @dataclass(frozen=True, slots=True, eq=False)

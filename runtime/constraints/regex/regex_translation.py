@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from radixlang.errors import UnsupportedConstraintError
-from radixlang.runtime.constraints.grammar.assertion_tree import tree_of
-from radixlang.runtime.constraints.grammar.pattern import (
+from radixlang.runtime.constraints.regex.assertion_tree import tree_of
+from radixlang.runtime.constraints.regex.pattern import (
     ANY_TEXT,
     EMPTY,
     NOTHING,
@@ -28,8 +28,8 @@ from radixlang.runtime.constraints.grammar.pattern import (
     repeat,
     size,
 )
-from radixlang.runtime.constraints.grammar.plain_regex import plain_pattern
-from radixlang.runtime.constraints.grammar.regex_items import (
+from radixlang.runtime.constraints.regex.plain_regex import plain_pattern
+from radixlang.runtime.constraints.regex.regex_items import (
     NEWLINE,
     Argument,
     Body,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from radixlang.runtime.constraints.grammar.character_sets import alphabet, first_characters, overlap
-from radixlang.runtime.constraints.grammar.pattern import (
+from radixlang.runtime.constraints.regex.character_sets import alphabet, first_characters, overlap
+from radixlang.runtime.constraints.regex.pattern import (
     Alt,
     And,
     Cat,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from radixlang.runtime.constraints.grammar.pattern import (
+from radixlang.runtime.constraints.regex.pattern import (
     ANY_CHAR,
     Alt,
     And,

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from radixlang.runtime.constraints.grammar.pattern import (
+from radixlang.runtime.constraints.regex.pattern import (
     ANY_CHAR,
     MAX_CODE_POINT,
     NOTHING,

@@ -6,8 +6,8 @@ import re
 import warnings
 
 from radixlang.errors import InvalidConstraintError, UnsupportedConstraintError
-from radixlang.runtime.constraints.grammar.regex_items import Item, flatten, parser, with_caret
-from radixlang.runtime.constraints.grammar.regex_translation import Translation, translate_items
+from radixlang.runtime.constraints.regex.regex_items import Item, flatten, parser, with_caret
+from radixlang.runtime.constraints.regex.regex_translation import Translation, translate_items
 
 MAX_PATTERN_CHARS = 100_000
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from itertools import groupby
 
-from radixlang.runtime.constraints.grammar.pattern import (
+from radixlang.runtime.constraints.regex.pattern import (
     ANY_CHAR,
     MAX_CODE_POINT,
     Chars,
