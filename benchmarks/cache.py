@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.pages.page_pool import PagePool
 from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
 
 VOCABULARY = 50_000

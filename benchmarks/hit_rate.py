@@ -30,7 +30,7 @@ import numpy as np
 
 from radixlang.runtime.cache.eviction import NEVER
 from radixlang.runtime.cache.lease import Lease
-from radixlang.runtime.cache.page_pool import PagePool, Slots
+from radixlang.runtime.cache.pages.page_pool import PagePool, Slots
 from radixlang.runtime.cache.radix_tree import Namespace, RadixTree
 from radixlang.runtime.scheduling.waiting_queue import WaitingQueue
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from radixlang.runtime.cache.lease import Lease
-from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.pages.page_pool import PagePool
 from radixlang.runtime.cache.radix_tree import RadixTree
 
 Tokens = np.ndarray

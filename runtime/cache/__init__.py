@@ -6,16 +6,13 @@ It knows tokens, slots and leases. It knows no request, no model and no text.
 __all__ = [
     "compaction",
     "eviction",
-    "free_list",
     "kv_cache",
     "lease",
     "node",
-    "page_counts",
-    "page_pool",
+    "pages",
     "pins",
     "quantized_tier",
     "radix_tree",
-    "slots",
     "snapshot",
     "tree_structure",
 ]

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from radixlang.runtime.cache.page_pool import Slots
+from radixlang.runtime.cache.pages.page_pool import Slots
 from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from radixlang.runtime.cache.slots import Slots
+from radixlang.runtime.cache.pages.slots import Slots
 
 Tokens = NDArray[np.int32] | NDArray[np.int64]
 Keys = NDArray[np.int64]

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from radixlang.runtime.cache.kv_cache import KVCache
-from radixlang.runtime.cache.page_pool import PoolFull
+from radixlang.runtime.cache.pages.page_pool import PoolFull
 from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
 
 

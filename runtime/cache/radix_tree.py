@@ -34,7 +34,7 @@ from radixlang.runtime.cache.node import (
     num_common_tokens,
     walk,
 )
-from radixlang.runtime.cache.page_pool import PagePool, Slots
+from radixlang.runtime.cache.pages.page_pool import PagePool, Slots
 from radixlang.runtime.cache.tree_structure import TreeStructure, below
 
 __all__ = ["Insert", "Namespace", "PrefixMatch", "RadixNode", "RadixTree", "Tokens"]

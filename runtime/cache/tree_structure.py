@@ -17,7 +17,7 @@ from radixlang.runtime.cache.node import (
     first_token,
     walk,
 )
-from radixlang.runtime.cache.slots import NO_SLOTS, Slots
+from radixlang.runtime.cache.pages.slots import NO_SLOTS, Slots
 
 
 class TreeStructure:

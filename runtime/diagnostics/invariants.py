@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from radixlang.runtime.cache.lease import Lease
 from radixlang.runtime.cache.node import TOKEN_BYTES, first_token
-from radixlang.runtime.cache.page_pool import PagePool, Slots
+from radixlang.runtime.cache.pages.page_pool import PagePool, Slots
 from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
 from radixlang.runtime.diagnostics.leaks import (
     PrivateSlots,

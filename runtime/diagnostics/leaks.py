@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from radixlang.runtime.cache.page_pool import NO_SLOTS, PagePool, Slots
+from radixlang.runtime.cache.pages.page_pool import NO_SLOTS, PagePool, Slots
 from radixlang.runtime.cache.radix_tree import RadixTree
 
 PrivateSlots = Mapping[str, Slots]  # slots outside the tree, by holder

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from radixlang.runtime.cache.kv_cache import KVCache
 from radixlang.runtime.cache.node import Keys, token_ids, variants_of
-from radixlang.runtime.cache.page_pool import PoolFull
+from radixlang.runtime.cache.pages.page_pool import PoolFull
 from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, RadixTree
 from radixlang.runtime.disk.block_store import BlockStore, TokenBlock
 from radixlang.runtime.disk.fingerprint import Fingerprint

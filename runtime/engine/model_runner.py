@@ -19,7 +19,7 @@ from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.reference.attention import path_of
 from radixlang.runtime.adapters.variants import VariantTable
 from radixlang.runtime.cache.lease import Lease
-from radixlang.runtime.cache.page_pool import Slots
+from radixlang.runtime.cache.pages.page_pool import Slots
 from radixlang.runtime.cache.radix_tree import RadixNode
 from radixlang.runtime.engine.cuda_graphs import DecodeGraphs
 from radixlang.runtime.engine.step_adapters import StepAdapters

@@ -31,7 +31,7 @@ from torch import Tensor
 from radixlang.errors import ParameterError
 from radixlang.runtime.cache.kv_cache import KVCache
 from radixlang.runtime.cache.node import token_ids
-from radixlang.runtime.cache.page_pool import PoolFull
+from radixlang.runtime.cache.pages.page_pool import PoolFull
 from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree, Tokens
 from radixlang.runtime.disk.fingerprint import Fingerprint
 

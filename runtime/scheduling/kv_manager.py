@@ -13,7 +13,7 @@ from torch import Tensor
 
 from radixlang.runtime.cache.kv_cache import KVCache
 from radixlang.runtime.cache.node import as_edge, walk
-from radixlang.runtime.cache.page_pool import NO_SLOTS, PagePool
+from radixlang.runtime.cache.pages.page_pool import NO_SLOTS, PagePool
 from radixlang.runtime.cache.quantized_tier import ColdTier
 from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
 from radixlang.runtime.disk.tier import DiskTier

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from radixlang.errors import PoolExhaustedError
 from radixlang.runtime.cache.node import as_edge, num_common_tokens, walk
-from radixlang.runtime.cache.page_pool import PoolFull
+from radixlang.runtime.cache.pages.page_pool import PoolFull
 from radixlang.runtime.cache.radix_tree import RadixNode
 from radixlang.runtime.metrics.stats import Counters
 from radixlang.runtime.scheduling.kv_manager import Memory

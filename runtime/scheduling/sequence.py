@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from radixlang.runtime.adapters.variants import PLAIN_SPANS, VariantSpans
 from radixlang.runtime.cache.lease import Lease
 from radixlang.runtime.cache.node import Keys
-from radixlang.runtime.cache.page_pool import NO_SLOTS, Slots
+from radixlang.runtime.cache.pages.page_pool import NO_SLOTS, Slots
 from radixlang.runtime.cache.radix_tree import Namespace, RadixNode
 from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT
 

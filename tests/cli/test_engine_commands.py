@@ -13,7 +13,7 @@ import torch
 
 from radixlang.cli.main import FAILED, NO_MODEL, USAGE, main
 from radixlang.runtime.cache.kv_cache import KVCache
-from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.pages.page_pool import PagePool
 from radixlang.runtime.cache.radix_tree import Namespace, RadixTree
 from radixlang.runtime.saved_prefixes.file_format import Fingerprint, save_prefixes
 

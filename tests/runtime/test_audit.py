@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.pages.page_pool import PagePool
 from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, RadixTree
 from radixlang.runtime.diagnostics import invariants as checks
 from radixlang.runtime.diagnostics.invariants import Violation, audit

@@ -11,7 +11,7 @@ from radixlang.kernels.attention import attend, plan_attention
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.runtime.cache.kv_cache import KVCache, quantize_tokens
-from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.pages.page_pool import PagePool
 from radixlang.runtime.cache.quantized_tier import ColdTier
 from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
 from radixlang.runtime.diagnostics.invariants import audit

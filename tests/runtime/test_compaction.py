@@ -8,7 +8,7 @@ import torch
 
 from radixlang.runtime.cache.compaction import Compactor, fragmentation, num_runs
 from radixlang.runtime.cache.kv_cache import KVCache
-from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.pages.page_pool import PagePool
 from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
 from radixlang.runtime.diagnostics.invariants import audit
 

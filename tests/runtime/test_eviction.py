@@ -7,7 +7,7 @@ import pytest
 
 from radixlang.errors import ParameterError
 from radixlang.runtime.cache.eviction import NEVER, POLICIES
-from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.pages.page_pool import PagePool
 from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
 from radixlang.runtime.diagnostics.invariants import audit
 

@@ -11,7 +11,7 @@ import torch
 
 from radixlang.errors import ParameterError
 from radixlang.runtime.cache.kv_cache import KVCache
-from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.pages.page_pool import PagePool
 from radixlang.runtime.cache.radix_tree import RadixTree
 from radixlang.runtime.diagnostics.nan_scan import find_wild_nodes
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from radixlang.errors import OwnershipError
-from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.pages.page_pool import PagePool
 from radixlang.runtime.cache.pins import ProgramPins
 from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
 from radixlang.runtime.diagnostics.invariants import audit

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from radixlang.errors import OwnershipError, ParameterError
-from radixlang.runtime.cache.free_list import FreeRuns
-from radixlang.runtime.cache.page_pool import PagePool, PoolFull
-from radixlang.runtime.cache.slots import runs_of
+from radixlang.runtime.cache.pages.free_list import FreeRuns
+from radixlang.runtime.cache.pages.page_pool import PagePool, PoolFull
+from radixlang.runtime.cache.pages.slots import runs_of
 
 PAGE_SIZES = [1, 2, 7, 64, 256]
 

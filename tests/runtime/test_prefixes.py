@@ -12,7 +12,7 @@ import torch
 
 from radixlang.errors import ParameterError
 from radixlang.runtime.cache.kv_cache import KVCache
-from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.pages.page_pool import PagePool
 from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, RadixTree
 from radixlang.runtime.diagnostics.invariants import audit
 from radixlang.runtime.disk.fingerprint import fingerprint_of

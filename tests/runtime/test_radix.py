@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from radixlang.errors import OwnershipError, ParameterError
-from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.pages.page_pool import PagePool
 from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, RadixTree
 from radixlang.runtime.cache.snapshot import draw, take_snapshot
 from radixlang.runtime.diagnostics.invariants import audit, contents, matches_are_kept

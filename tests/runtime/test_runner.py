@@ -11,7 +11,7 @@ import torch
 from radixlang.kernels.attention import plan_attention
 from radixlang.runtime.adapters.variants import VariantTable
 from radixlang.runtime.cache.kv_cache import KVCache
-from radixlang.runtime.cache.page_pool import PagePool
+from radixlang.runtime.cache.pages.page_pool import PagePool
 from radixlang.runtime.cache.radix_tree import Namespace, RadixTree
 from radixlang.runtime.engine.model_runner import ModelRunner, tree_batch
 from radixlang.runtime.metrics.stats import Counters, StepProfile

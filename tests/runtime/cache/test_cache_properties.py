@@ -23,7 +23,7 @@ from radixlang.runtime.cache.compaction import Compactor
 from radixlang.runtime.cache.eviction import NEVER
 from radixlang.runtime.cache.kv_cache import KVCache
 from radixlang.runtime.cache.lease import Lease
-from radixlang.runtime.cache.page_pool import NO_SLOTS, PagePool, PoolFull, Slots
+from radixlang.runtime.cache.pages.page_pool import NO_SLOTS, PagePool, PoolFull, Slots
 from radixlang.runtime.cache.pins import ProgramPins
 from radixlang.runtime.cache.quantized_tier import ColdTier
 from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, RadixTree

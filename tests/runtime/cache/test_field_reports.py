@@ -12,7 +12,7 @@ import torch
 from radixlang.errors import OwnershipError
 from radixlang.runtime.cache.kv_cache import KVCache
 from radixlang.runtime.cache.lease import Lease
-from radixlang.runtime.cache.page_pool import PagePool, PoolFull, Slots
+from radixlang.runtime.cache.pages.page_pool import PagePool, PoolFull, Slots
 from radixlang.runtime.cache.radix_tree import Namespace, RadixTree
 from radixlang.runtime.diagnostics.invariants import audit, idle_is_empty
 

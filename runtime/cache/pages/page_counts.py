@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from radixlang.runtime.cache.slots import Run, Slots, runs_of
+from radixlang.runtime.cache.pages.slots import Run, Slots, runs_of
 
 
 class PageTally:

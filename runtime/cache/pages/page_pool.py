@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radixlang.errors import OwnershipError, ParameterError, PoolExhaustedError
-from radixlang.runtime.cache.free_list import FreeRuns
-from radixlang.runtime.cache.page_counts import PageTally
-from radixlang.runtime.cache.slots import NO_SLOTS, Slots, runs_of, slots_of
+from radixlang.runtime.cache.pages.free_list import FreeRuns
+from radixlang.runtime.cache.pages.page_counts import PageTally
+from radixlang.runtime.cache.pages.slots import NO_SLOTS, Slots, runs_of, slots_of
 
 __all__ = ["NO_SLOTS", "PagePool", "PoolFull", "Slots"]
 
