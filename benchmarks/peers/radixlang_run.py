@@ -24,7 +24,7 @@ from radixlang import Runtime, SamplingParams
 from radixlang.constraints.specs import JsonSchema
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.reference.attention import path_of
-from radixlang.runtime.engine import model_runner as runner
+from radixlang.runtime.forward import model_runner as runner
 
 sys.path.insert(0, str(Path(__file__).parent))
 from worker import Call, Outputs, by_level, serve

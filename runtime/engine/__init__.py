@@ -6,18 +6,13 @@ It knows requests, the cache and a model. It knows nothing of programs or graphs
 __all__ = [
     "admin",
     "assemble",
-    "cuda_graphs",
     "deadlines",
     "engine",
     "idle_tasks",
     "inbox",
-    "memory_budget",
-    "model_runner",
     "output_checks",
     "request_table",
     "self_audit",
     "step",
-    "step_adapters",
-    "step_memory",
     "step_sampling",
 ]

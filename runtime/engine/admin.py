@@ -10,7 +10,7 @@ from radixlang.runtime.cache.pins import ProgramPins
 from radixlang.runtime.cache.radix_tree import Namespace
 from radixlang.runtime.cache.snapshot import TreeSnapshot, take_snapshot
 from radixlang.runtime.engine.idle_tasks import Upkeep
-from radixlang.runtime.engine.model_runner import ModelRunner
+from radixlang.runtime.forward.model_runner import ModelRunner
 from radixlang.runtime.metrics.stats import Counters, RuntimeStats, StepProfile
 from radixlang.runtime.models.model import CausalModel, overwrite_weights
 from radixlang.runtime.requests.branch_table import Branches

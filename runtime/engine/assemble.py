@@ -12,14 +12,14 @@ from radixlang.runtime.disk.block_store import BlockStore
 from radixlang.runtime.disk.fingerprint import fingerprint_of
 from radixlang.runtime.disk.tier import DiskTier
 from radixlang.runtime.engine.engine import EngineCore
-from radixlang.runtime.engine.memory_budget import (
+from radixlang.runtime.forward.memory_budget import (
     draft_tokens_for,
     make_cache,
     max_batch_tokens_for,
     max_logit_rows_for,
 )
-from radixlang.runtime.engine.model_runner import ModelRunner
-from radixlang.runtime.engine.step_memory import StepMemory, measure_step
+from radixlang.runtime.forward.model_runner import ModelRunner
+from radixlang.runtime.forward.step_memory import StepMemory, measure_step
 from radixlang.runtime.metrics.stats import Counters, StepProfile
 from radixlang.runtime.models.model import LoadedModel
 from radixlang.runtime.process.device import device_of

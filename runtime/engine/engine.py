@@ -38,10 +38,10 @@ from radixlang.runtime.engine.admin import Admin
 from radixlang.runtime.engine.deadlines import RequestDeadlines
 from radixlang.runtime.engine.idle_tasks import Upkeep
 from radixlang.runtime.engine.inbox import Cancel, Command, FunctionCall, Inbox, Post, Stop
-from radixlang.runtime.engine.model_runner import ModelRunner
 from radixlang.runtime.engine.request_table import Requests
 from radixlang.runtime.engine.self_audit import Watch
 from radixlang.runtime.engine.step import Step
+from radixlang.runtime.forward.model_runner import ModelRunner
 from radixlang.runtime.metrics.stats import Counters, RuntimeStats, StepProfile
 from radixlang.runtime.process.device import Device
 from radixlang.runtime.process.switch_interval import often

@@ -13,7 +13,7 @@ from radixlang.runtime.diagnostics.invariants import (
     tables_follow_tree,
 )
 from radixlang.runtime.diagnostics.leaks import cached_slots
-from radixlang.runtime.engine.model_runner import ModelRunner
+from radixlang.runtime.forward.model_runner import ModelRunner
 from radixlang.runtime.requests.branch_table import Branches
 from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.scheduler import Scheduler

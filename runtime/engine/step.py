@@ -12,9 +12,9 @@ from torch import Tensor
 
 from radixlang.errors import LogitsError, NumericalError, RadixlangError
 from radixlang.runtime.cache.node import as_edge, num_common_tokens
-from radixlang.runtime.engine.model_runner import ModelRunner
 from radixlang.runtime.engine.request_table import Requests
 from radixlang.runtime.engine.step_sampling import StepSampler, select_rows
+from radixlang.runtime.forward.model_runner import ModelRunner
 from radixlang.runtime.metrics.stats import Counters, StepProfile
 from radixlang.runtime.process.device import Device
 from radixlang.runtime.requests.generate_request import GenerateJob, no_token_left

@@ -15,7 +15,7 @@ from benchmarks.peers import radixlang_run
 from radixlang import Runtime
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.reference.attention import slots_seen
-from radixlang.runtime.engine import model_runner as runner
+from radixlang.runtime.forward import model_runner as runner
 from radixlang.runtime.metrics.stats import PROFILE_PARTS
 
 

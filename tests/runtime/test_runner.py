@@ -13,7 +13,7 @@ from radixlang.runtime.adapters.variants import VariantTable
 from radixlang.runtime.cache.kv_cache import KVCache
 from radixlang.runtime.cache.pages.page_pool import PagePool
 from radixlang.runtime.cache.radix_tree import Namespace, RadixTree
-from radixlang.runtime.engine.model_runner import ModelRunner, tree_batch
+from radixlang.runtime.forward.model_runner import ModelRunner, tree_batch
 from radixlang.runtime.metrics.stats import Counters, StepProfile
 from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.sequence import TokenSequence

@@ -23,8 +23,8 @@ from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.tools.forests import level_forest
 from radixlang.runtime.cache.kv_cache import KVCache
-from radixlang.runtime.engine import cuda_graphs
-from radixlang.runtime.engine.cuda_graphs import DecodeGraphs
+from radixlang.runtime.forward import cuda_graphs
+from radixlang.runtime.forward.cuda_graphs import DecodeGraphs
 
 HEADS, KV_HEADS, DIM = 4, 2, 16
 

@@ -15,7 +15,7 @@ from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.tools.forests import level_forest
 from radixlang.runtime.cache.kv_cache import KVCache
-from radixlang.runtime.engine.cuda_graphs import DecodeGraphs
+from radixlang.runtime.forward.cuda_graphs import DecodeGraphs
 from radixlang.runtime.models.assemble import build_decoder
 from radixlang.runtime.models.config import ModelConfig, from_transformers
 from radixlang.runtime.models.decoder import Decoder

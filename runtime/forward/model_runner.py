@@ -21,8 +21,8 @@ from radixlang.runtime.adapters.variants import VariantTable
 from radixlang.runtime.cache.lease import Lease
 from radixlang.runtime.cache.pages.page_pool import Slots
 from radixlang.runtime.cache.radix_tree import RadixNode
-from radixlang.runtime.engine.cuda_graphs import DecodeGraphs
-from radixlang.runtime.engine.step_adapters import StepAdapters
+from radixlang.runtime.forward.cuda_graphs import DecodeGraphs
+from radixlang.runtime.forward.step_adapters import StepAdapters
 from radixlang.runtime.metrics.stats import StepProfile
 from radixlang.runtime.models.decoder import Decoder
 from radixlang.runtime.models.low_rank import AdapterBatch
