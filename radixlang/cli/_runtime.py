@@ -84,6 +84,14 @@ def diagnose(name: str | None) -> Iterator[Finding]:
     yield from diagnosis.model(name)
 
 
+def diagnose_gpu(device: str, model: str | None) -> Iterator[Finding]:
+    """The checks of a GPU: attention, sampling, bandwidth, a graph, one decode of the model."""
+    with doing("importing torch"):
+        from radixlang.runtime.gpu_checks.report import gpu_findings
+
+    yield from gpu_findings(device, model)
+
+
 def save_token_prefix(runtime: Opened, token_ids: Sequence[int], path: Path) -> SavedPrefix:
     """Compute a prefix and save it to a file."""
     from radixlang.runtime.saved_prefixes.store import save_prefix

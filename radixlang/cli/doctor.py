@@ -6,14 +6,14 @@ import argparse
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import radixlang
-from radixlang.cli._runtime import diagnose, find_model
+from radixlang.cli._runtime import diagnose, diagnose_gpu, find_model
 from radixlang.errors import RadixlangError
 from radixlang.units import bytes_text
 
@@ -28,39 +28,51 @@ _OPTIONAL = {
     "pydantic": "models of pydantic as types of gen",
     "accelerate": "tests that compare with transformers on a GGUF file",
 }
-_MARKS = {"ok": "ok", "note": "–", "missing": "✗"}
+_MARKS = {"ok": "ok", "note": "–", "missing": "✗", "failed": "✗"}
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding. `remedy` says what to do if something is missing or could be better."""
+    """One finding. `remedy` says what to do if something is missing or could be better; `values`
+    are the figures of a check of a GPU."""
 
     name: str
-    status: Literal["ok", "note", "missing"]
+    status: Literal["ok", "note", "missing", "failed"]
     found: str
     remedy: str = ""
+    values: Mapping[str, float | str] = field(default_factory=dict)
 
 
 def run(args: argparse.Namespace) -> int:
-    """0, or 1 if something that is needed is missing."""
+    """0, or 1 if something that is needed is missing, or a check fails."""
     checks = list(_all_checks(args))
-    missing = [check for check in checks if check.status == "missing"]
+    wrong = [check for check in checks if check.status in ("missing", "failed")]
     if args.json:
-        print(json.dumps({"ok": not missing, "checks": [asdict(check) for check in checks]},
+        print(json.dumps({"ok": not wrong, "checks": [asdict(check) for check in checks]},
                          ensure_ascii=False, indent=2))  # fmt: skip
     else:
-        _print(checks, len(missing))
-    return 1 if missing else 0
+        _print(checks)
+    return 1 if wrong else 0
 
 
-def _print(checks: list[Check], num_missing: int) -> None:
+def _print(checks: list[Check]) -> None:
     width = max(len(check.name) for check in checks)
     for check in checks:
         print(f"{_MARKS[check.status]:<2}  {check.name:<{width}}  {check.found}")
         if check.remedy:
             print(f"{'':<{width + 6}}→ {check.remedy}")
-    thing = "one thing is" if num_missing == 1 else f"{num_missing} things are"
-    print(f"\n{thing} missing" if num_missing else "\nall that is needed is there")
+    print(f"\n{_summary(checks)}")
+
+
+def _summary(checks: list[Check]) -> str:
+    statuses = [check.status for check in checks]
+    missing, failed = statuses.count("missing"), statuses.count("failed")
+    parts = []
+    if missing:
+        parts.append("one thing is missing" if missing == 1 else f"{missing} things are missing")
+    if failed:
+        parts.append("one check failed" if failed == 1 else f"{failed} checks failed")
+    return ", ".join(parts) or "all that is needed is there"
 
 
 def _all_checks(args: argparse.Namespace) -> Iterator[Check]:
@@ -68,14 +80,16 @@ def _all_checks(args: argparse.Namespace) -> Iterator[Check]:
     yield Check("radixlang", "ok", f"{radixlang.__version__} in {Path(__file__).parent.parent}")
     yield from _packages()
     yield _memory()
-    if args.quick:
+    if args.gpu is not None:
+        yield from _guarded("gpu", lambda: map(_check, diagnose_gpu(args.gpu, args.model)))
+    elif args.quick:
         yield from _guarded("model", lambda: iter([Check("model", "ok", find_model(args.model))]))
     else:
         yield from _guarded("engine", lambda: map(_check, diagnose(args.model)))
 
 
 def _check(finding: Finding) -> Check:
-    return Check(finding.name, finding.status, finding.found, finding.remedy)
+    return Check(finding.name, finding.status, finding.found, finding.remedy, finding.values)
 
 
 def _guarded(name: str, check: Callable[[], Iterator[Check]]) -> Iterator[Check]:

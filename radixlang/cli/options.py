@@ -150,10 +150,14 @@ def add_doctor(commands: Commands) -> None:
     parser = _parser(
         commands, "doctor", "check versions, device, kernels and model",
         "Check what radixlang needs and say what to do about what is missing.\n"
-        "Exits with 1 if something needed is missing.",
+        "With --gpu: attention, sampling, bandwidth, a graph and a decode, beside the CPU.\n"
+        "Exits with 1 if something needed is missing, or a check fails.",
     )  # fmt: skip
     _take(parser, "--model", "MODEL", "check this model, not the default one")
-    _flag(parser, "--quick", "versions and files only; no torch")
+    how = parser.add_mutually_exclusive_group()
+    _flag(how, "--quick", "versions and files only; no torch")
+    _take(how, "--gpu", "NAME", "check a GPU (cuda:1; without NAME the current one), a minute or "
+          "two; with --json a report to send", nargs="?", const="cuda")  # fmt: skip
 
 
 def add_prefix(commands: Commands) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -28,12 +28,14 @@ TOLERANCE = 2e-3  # of fp32 attention with values near 1; a GPU rounds products 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check. `remedy` says what to do if it is not ok."""
+    """The result of one check. `remedy` says what to do if it is not ok; `values` are its figures,
+    for a report."""
 
     name: str
-    status: Literal["ok", "note", "missing"]
+    status: Literal["ok", "note", "missing", "failed"]
     found: str
     remedy: str = ""
+    values: Mapping[str, float | str] = field(default_factory=dict)
 
 
 def devices() -> Iterator[Finding]:

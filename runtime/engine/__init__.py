@@ -14,6 +14,5 @@ __all__ = [
     "request_table",
     "self_audit",
     "step",
-    "step_errors",
     "step_sampling",
 ]
