@@ -9,6 +9,7 @@ RadixlangError
 ├── RequestError                  one generation failed; the runtime goes on
 │   ├── PromptTooLongError        the prompt does not fit the model's context
 │   ├── PoolExhaustedError        the KV pool cannot hold this request
+│   ├── StepMemoryError           there is no memory for the intermediate values of a step
 │   ├── NumericalError            the model produced NaN or infinite logits
 │   ├── LogitsError               a function given as logits= raised, ran too long, or is wrong
 │   ├── CancelledError            cancelled by its owner
@@ -152,6 +153,10 @@ class PromptTooLongError(RequestError):
 
 class PoolExhaustedError(RequestError):
     """The KV pool cannot hold this request even with everything else evicted."""
+
+
+class StepMemoryError(RequestError):
+    """There was no memory for the intermediate values of the step that ran this request."""
 
 
 class NumericalError(RequestError):

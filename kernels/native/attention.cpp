@@ -5,6 +5,7 @@
 
 #include "attention_load.h"
 #include "attention_tile.h"
+#include "guard.h"
 #include "team.h"
 
 namespace rl {
@@ -318,17 +319,56 @@ void do_tail(const Call& call, const Task& task) {
 }
 
 }  // namespace
+
+void attend(rl_attention_plan& plan, const rl_layer_kv& layer, const float* q, float* out,
+            float scale, int window, float soft_cap, const float* sinks, int num_threads) {
+  const Schedule& schedule = plan.schedule(window, num_threads);
+  const int width = up(plan.head_dim, 16);
+  Call call{plan, schedule, layer, q, out, sinks, {scale, soft_cap}, window, width, nullptr};
+  call.records = scratch<float>(1, schedule.num_records * plan.num_heads * call.record_floats());
+  parallel_for(num_threads, int(schedule.above.size()),
+               [&](int i, int) { do_above(call, schedule.above[i]); });
+  parallel_for(num_threads, int(schedule.tails.size()),
+               [&](int i, int) { do_tail(call, schedule.tails[i]); });
+}
+
+namespace {
+
+void store_kv(const rl_attention_plan& plan, const rl_layer_kv& layer, const float* k,
+              const float* v, int num_threads) {
+  const int rows = plan.num_rows, count = plan.num_kv_heads * plan.head_dim;
+  constexpr int kRows = 32;
+  const auto store_row = [&](const float* from, void* plane, int64_t slot) {
+    int i = 0;
+    for (; i + 16 <= count; i += 16)
+      store_as(layer.dtype, plane, slot * count + i, load(from + i));
+    if (i == count) return;
+    alignas(64) char last[64];  // 8 more: one kv head of an odd multiple of 8
+    store_as(layer.dtype, last, 0, load_n(from + i, 8));
+    const int bytes = bytes_of(layer.dtype);
+    std::memcpy(static_cast<char*>(plane) + (slot * count + i) * bytes, last, 8 * bytes);
+  };
+  parallel_for(num_threads, (rows + kRows - 1) / kRows, [&](int piece, int) {
+    for (int row = piece * kRows; row < std::min(rows, (piece + 1) * kRows); ++row) {
+      store_row(k + int64_t(row) * count, layer.k, plan.new_slots[row]);
+      store_row(v + int64_t(row) * count, layer.v, plan.new_slots[row]);
+    }
+  });
+}
+
+}  // namespace
+
 }  // namespace rl
 
 rl_attention_plan* rl_attention_plan_new(const rl_tree_batch* batch, int num_heads,
                                          int num_kv_heads, int head_dim) {
-  return new rl_attention_plan(*batch, num_heads, num_kv_heads, head_dim);
+  return rl::made([&] { return new rl_attention_plan(*batch, num_heads, num_kv_heads, head_dim); });
 }
 
 void rl_attention_free(rl_attention_plan* plan) { delete plan; }
 
 int rl_attention_advance(rl_attention_plan* plan, const int32_t* new_slots) {
-  return plan->advance(new_slots) ? 0 : -1;
+  return rl::guarded([&] { return plan->advance(new_slots) ? 0 : 1; });
 }
 
 int rl_attention_num_rows(const rl_attention_plan* plan) { return plan->num_rows; }
@@ -341,37 +381,14 @@ const int32_t* rl_attention_new_slots(const rl_attention_plan* plan) {
   return plan->new_slots.data();
 }
 
-void rl_attend(rl_attention_plan* plan, const rl_layer_kv* layer, const float* q, float* out,
-               float scale, int window, float soft_cap, const float* sinks, int num_threads) {
-  const rl::Schedule& schedule = plan->schedule(window, num_threads);
-  const int width = rl::up(plan->head_dim, 16);
-  rl::Call call{*plan, schedule, *layer, q, out, sinks, {scale, soft_cap}, window, width, nullptr};
-  call.records =
-      rl::scratch<float>(1, schedule.num_records * plan->num_heads * call.record_floats());
-  rl::parallel_for(num_threads, int(schedule.above.size()),
-                   [&](int i, int) { rl::do_above(call, schedule.above[i]); });
-  rl::parallel_for(num_threads, int(schedule.tails.size()),
-                   [&](int i, int) { rl::do_tail(call, schedule.tails[i]); });
+int rl_attend(rl_attention_plan* plan, const rl_layer_kv* layer, const float* q, float* out,
+              float scale, int window, float soft_cap, const float* sinks, int num_threads) {
+  return rl::guarded([&] {
+    rl::attend(*plan, *layer, q, out, scale, window, soft_cap, sinks, num_threads);
+  });
 }
 
-void rl_store_kv(const rl_attention_plan* plan, const rl_layer_kv* layer, const float* k,
-                 const float* v, int num_threads) {
-  const int rows = plan->num_rows, count = plan->num_kv_heads * plan->head_dim;
-  constexpr int kRows = 32;
-  const auto store_row = [&](const float* from, void* plane, int64_t slot) {
-    int i = 0;
-    for (; i + 16 <= count; i += 16)
-      rl::store_as(layer->dtype, plane, slot * count + i, rl::load(from + i));
-    if (i == count) return;
-    alignas(64) char last[64];  // 8 more: one kv head of an odd multiple of 8
-    rl::store_as(layer->dtype, last, 0, rl::load_n(from + i, 8));
-    const int bytes = rl::bytes_of(layer->dtype);
-    std::memcpy(static_cast<char*>(plane) + (slot * count + i) * bytes, last, 8 * bytes);
-  };
-  rl::parallel_for(num_threads, (rows + kRows - 1) / kRows, [&](int piece, int) {
-    for (int row = piece * kRows; row < std::min(rows, (piece + 1) * kRows); ++row) {
-      store_row(k + int64_t(row) * count, layer->k, plan->new_slots[row]);
-      store_row(v + int64_t(row) * count, layer->v, plan->new_slots[row]);
-    }
-  });
+int rl_store_kv(const rl_attention_plan* plan, const rl_layer_kv* layer, const float* k,
+                const float* v, int num_threads) {
+  return rl::guarded([&] { rl::store_kv(*plan, *layer, k, v, num_threads); });
 }

@@ -38,27 +38,37 @@ struct rl_tree_batch {
 
 struct rl_attention_plan;
 
-// num_heads is a multiple of num_kv_heads, head_dim of 8. Freed by rl_attention_free. A plan is
-// used by one thread at a time.
+// num_heads is a multiple of num_kv_heads, head_dim of 8. Freed by rl_attention_free; null without
+// memory. A plan is used by one thread at a time.
 rl_attention_plan* rl_attention_plan_new(const rl_tree_batch* batch, int num_heads,
                                          int num_kv_heads, int head_dim);
 void rl_attention_free(rl_attention_plan* plan);
 
-// Moves a pure decode on by one token a branch, new_slots [num_branches] in flat order. Returns 0,
-// or -1 where a branch has more than one new token (nothing is changed then).
+// Moves a pure decode on by one token a branch, new_slots [num_branches] in flat order. Returns a
+// Status (guard.h), or 1 where a branch has more than one new token (nothing is changed then).
 int rl_attention_advance(rl_attention_plan* plan, const int32_t* new_slots);
 
 int rl_attention_num_rows(const rl_attention_plan* plan);             // new tokens
 const int32_t* rl_attention_positions(const rl_attention_plan* plan); // [num_rows], flat order
 const int32_t* rl_attention_new_slots(const rl_attention_plan* plan); // [num_rows], flat order
 
-// Rounds k and v [num_rows, num_kv_heads, head_dim] to the pool's dtype, into the rows' slots.
-void rl_store_kv(const rl_attention_plan* plan, const rl_layer_kv* layer, const float* k,
+// Rounds k and v [num_rows, num_kv_heads, head_dim] to the pool's dtype, into the rows' slots. A
+// Status.
+int rl_store_kv(const rl_attention_plan* plan, const rl_layer_kv* layer, const float* k,
                  const float* v, int num_threads);
 
 // q and out [num_rows, num_heads, head_dim] in flat order. window 0: none, else a row sees its own
 // token and the window - 1 before. soft_cap 0: none. sinks [num_heads] or null.
-void rl_attend(rl_attention_plan* plan, const rl_layer_kv* layer, const float* q, float* out,
+// A Status.
+int rl_attend(rl_attention_plan* plan, const rl_layer_kv* layer, const float* q, float* out,
                float scale, int window, float soft_cap, const float* sinks, int num_threads);
 
 }  // extern "C"
+
+namespace rl {
+
+// rl_attend for callers within the library. Throws std::bad_alloc.
+void attend(rl_attention_plan& plan, const rl_layer_kv& layer, const float* q, float* out,
+            float scale, int window, float soft_cap, const float* sinks, int num_threads);
+
+}  // namespace rl

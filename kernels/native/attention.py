@@ -81,7 +81,7 @@ class NativeAttentionPlan:
     ) -> None:
         """`batch` is a checked one (`check_batch`); head_dim is a multiple of 8.
 
-        Raises ValueError where the heads do not fit.
+        Raises ValueError where the heads do not fit, MemoryError without memory.
         """
         if num_heads < 1 or num_kv_heads < 1 or num_heads % num_kv_heads:
             raise ValueError(
@@ -100,6 +100,8 @@ class NativeAttentionPlan:
         struct, kept = _batch_struct(batch)
         self.handle = self._functions.new(ctypes.byref(struct), num_heads, num_kv_heads, head_dim)
         del kept  # the plan has copied what it needs
+        if not self.handle:
+            raise MemoryError(f"there is no memory for a plan of {self.num_tokens} rows")
         freed = weakref.finalize(self, self._functions.free, self.handle)
         freed.atexit = False  # at exit a step may still read it, and the process frees it anyway
 
@@ -145,7 +147,7 @@ class NativeAttentionPlan:
         """Attention of every row over its path, whose keys and values are all stored.
 
         q is float32 of `q_shape`, and so is what comes back. Raises ValueError where shapes
-        disagree with the plan.
+        disagree with the plan, MemoryError without memory.
         """
         q = _float32(q, self.q_shape, "q")
         self._check_pool(kv)
@@ -180,12 +182,12 @@ class _Functions:
         get = library.function
         self.new = get("rl_attention_plan_new", Pointer, Pointer, Int, Int, Int)
         self.free = get("rl_attention_free", None, Pointer)
-        self.advance = get("rl_attention_advance", Int, Pointer, Pointer)
+        self.advance = library.action("rl_attention_advance", Pointer, Pointer)
         self.positions = get("rl_attention_positions", Pointer, Pointer)
         self.new_slots = get("rl_attention_new_slots", Pointer, Pointer)
-        self.store = get("rl_store_kv", None, Pointer, Pointer, Pointer, Pointer, Int)
-        self.attend = get(
-            "rl_attend", None,
+        self.store = library.action("rl_store_kv", *[Pointer] * 4, Int)
+        self.attend = library.action(
+            "rl_attend",
             Pointer, Pointer, Pointer, Pointer, Float, Int, Float, Pointer, Int,
         )  # fmt: skip
 

@@ -130,7 +130,7 @@ class DenseWeight(PackedWeight):
         values = values.contiguous()
         super().__init__(library, "rl_dense_product")
         new = library.function("rl_dense_new", Pointer, Pointer, Int, Long, Long)
-        self._rows = library.function("rl_dense_rows", None, Pointer, Pointer, Long, Pointer, Int)
+        self._rows = library.action("rl_dense_rows", Pointer, Pointer, Long, Pointer, Int)
         self.address = new(values.data_ptr(), DTYPES[values.dtype], *values.shape)
         if not self.address:
             raise MemoryError(f"no memory for a weight of {values.nbytes} bytes")
@@ -213,8 +213,8 @@ class Transforms:
     """Rotations of matrices [count, width] in float32, by additions in a fixed order."""
 
     def __init__(self, library: Library) -> None:
-        self._rotate = library.function("rl_rotate", None, Pointer, Pointer, Long, Int)
-        self._hadamard = library.function("rl_hadamard", None, Pointer, Long, Long, Long, Int)
+        self._rotate = library.action("rl_rotate", Pointer, Pointer, Long, Int)
+        self._hadamard = library.action("rl_hadamard", Pointer, Long, Long, Long, Int)
 
     def rotated(self, rotation: Rotation, x: Tensor, threads: int) -> Tensor:
         """x [..., width] times the rotation, as a new tensor."""
@@ -272,8 +272,8 @@ class NativeDecoder:
             self._kept += [rotation, tensors]
             self._model.after_embed = ctypes.pointer(rotation)
         self._vocab_size = head.weight.out_features
-        self._step = library.function("rl_step", Int, *[Pointer] * 5, Int)
-        self._logits = library.function("rl_logits", Int, Pointer, Pointer, Long, Pointer, Int)
+        self._step = library.action("rl_step", *[Pointer] * 5, Int)
+        self._logits = library.action("rl_logits", Pointer, Pointer, Long, Pointer, Int)
 
     def step(
         self,
@@ -302,16 +302,14 @@ class NativeDecoder:
             )
         model, threads = ctypes.byref(self._model), torch.get_num_threads()
         added = None if adapters is None else adapters.address
-        if self._step(model, plan.handle, pools, stream.data_ptr(), added, threads):
-            raise MemoryError(f"no memory for a step of {stream.shape[0]} rows")
+        self._step(model, plan.handle, pools, stream.data_ptr(), added, threads)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [n, vocab_size] in float32 of rows of the residual stream [n, hidden_size]."""
         hidden = hidden.contiguous()
         out = torch.empty((hidden.shape[0], self._vocab_size))
         model, threads = ctypes.byref(self._model), torch.get_num_threads()
-        if self._logits(model, hidden.data_ptr(), hidden.shape[0], out.data_ptr(), threads):
-            raise MemoryError(f"no memory for logits of {hidden.shape[0]} rows")
+        self._logits(model, hidden.data_ptr(), hidden.shape[0], out.data_ptr(), threads)
         return out
 
     def _vector(self, tensor: Tensor | None) -> int | None:

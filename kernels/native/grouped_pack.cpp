@@ -1,9 +1,9 @@
 // Weights of GGUF blocks, laid out anew for products: the same bits, sixteen rows side by side.
 #include <cstdlib>
 #include <cstring>
-#include <new>
 
 #include "grouped.h"
+#include "guard.h"
 #include "ops.h"
 #include "team.h"
 #include "weights.h"
@@ -171,6 +171,39 @@ void read_row(const Weight& weight, int64_t row, float* out) {
   }
 }
 
+Weight* new_grouped(int kind, const uint8_t* blocks, const int64_t* order, int64_t out,
+                    int64_t in) {
+  const Format format = format_of(kind);
+  if (!format.bits || in % format.block) return nullptr;
+  Weight weight{kind, 0, out, in, (in + 63) / 64, (out + 15) / 16, nullptr, nullptr, 0};
+  const int64_t groups = weight.blocks * (in / kGroup);
+  const int64_t params = weight.blocks * (in / format.block) * format.param_bytes;
+  weight.bytes = groups * (format.low_bytes + format.high_bytes) + params;
+  weight.tiles = allocate(weight.bytes);
+  weight.high = weight.tiles + groups * format.low_bytes;
+  weight.params = weight.high + groups * format.high_bytes;
+  const Stored stored{blocks, order, in / format.block * format.block_bytes};
+  for (int64_t index = 0; index < weight.blocks; ++index)
+    pack_block(weight, stored, format, index);
+  return on_heap(weight);
+}
+
+void product(const Weight& weight, const float* x, int64_t rows, float* out, int threads) {
+  const int64_t in = weight.in, stride = weight.steps * 64 + 64, groups = in / kGroup;
+  const int64_t values = (rows + 16) * stride, factors = (rows + 15) / 16 * 64;
+  uint8_t* memory = scratch<uint8_t>(2, values + 2 * factors + rows * groups * sizeof(Group));
+  const Levels levels{reinterpret_cast<int8_t*>(memory), stride,
+                      reinterpret_cast<float*>(memory + values),
+                      reinterpret_cast<int32_t*>(memory + values + factors), nullptr,
+                      reinterpret_cast<Group*>(memory + values + 2 * factors), groups};
+  quantize_rows(x, in, rows, levels);
+  const int64_t columns = columns_of_all(weight);
+  multiply(weight, {levels.values, stride, levels.sums, rows, nullptr, levels.groups, groups},
+           {out, columns}, threads);
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t i = 0; i < columns; ++i) out[row * columns + i] *= levels.scale[row];
+}
+
 }  // namespace
 }  // namespace rl
 
@@ -179,22 +212,8 @@ extern "C" {
 // Lays out GGUF blocks [out, in / block, block_bytes] of a kind; order[i] is the stored row of
 // column i, null: i. Null without memory, and where the kind or `in` is none that is known.
 rl::Weight* rl_grouped_new(int kind, const uint8_t* blocks, const int64_t* order, int64_t out,
-                           int64_t in) try {
-  const rl::Format format = rl::format_of(kind);
-  if (!format.bits || in % format.block) return nullptr;
-  rl::Weight weight{kind, 0, out, in, (in + 63) / 64, (out + 15) / 16, nullptr, nullptr, 0};
-  const int64_t groups = weight.blocks * (in / rl::kGroup);
-  const int64_t params = weight.blocks * (in / format.block) * format.param_bytes;
-  weight.bytes = groups * (format.low_bytes + format.high_bytes) + params;
-  weight.tiles = rl::allocate(weight.bytes);
-  weight.high = weight.tiles + groups * format.low_bytes;
-  weight.params = weight.high + groups * format.high_bytes;
-  const rl::Stored stored{blocks, order, in / format.block * format.block_bytes};
-  for (int64_t index = 0; index < weight.blocks; ++index)
-    rl::pack_block(weight, stored, format, index);
-  return new rl::Weight(weight);
-} catch (const std::bad_alloc&) {
-  return nullptr;
+                           int64_t in) {
+  return rl::made([&] { return rl::new_grouped(kind, blocks, order, out, in); });
 }
 
 // Rows of a weight in float32, by their numbers [count], to out [count, in].
@@ -206,24 +225,9 @@ void rl_grouped_rows(const rl::Weight* weight, const int64_t* numbers, int64_t c
 void rl_weight_append(rl::Weight* weight, const rl::Weight* behind) { weight->behind = behind; }
 
 // out [rows, columns] = x [rows, in], rounded to 8 bits by groups, times the weight and those
-// behind it. -1 without memory.
+// behind it. A Status (guard.h).
 int rl_grouped_product(const rl::Weight* weight, const float* x, int64_t rows, float* out,
-                       int threads) try {
-  const int64_t in = weight->in, stride = weight->steps * 64 + 64, groups = in / rl::kGroup;
-  const int64_t values = (rows + 16) * stride, factors = (rows + 15) / 16 * 64;
-  uint8_t* memory = rl::scratch<uint8_t>(2, values + 2 * factors + rows * groups * sizeof(rl::Group));
-  const rl::Levels levels{reinterpret_cast<int8_t*>(memory), stride,
-                          reinterpret_cast<float*>(memory + values),
-                          reinterpret_cast<int32_t*>(memory + values + factors), nullptr,
-                          reinterpret_cast<rl::Group*>(memory + values + 2 * factors), groups};
-  rl::quantize_rows(x, in, rows, levels);
-  const int64_t columns = rl::columns_of_all(*weight);
-  rl::multiply(*weight, {levels.values, stride, levels.sums, rows, nullptr, levels.groups, groups},
-               {out, columns}, threads);
-  for (int64_t row = 0; row < rows; ++row)
-    for (int64_t i = 0; i < columns; ++i) out[row * columns + i] *= levels.scale[row];
-  return 0;
-} catch (const std::bad_alloc&) {
-  return -1;
+                       int threads) {
+  return rl::guarded([&] { rl::product(*weight, x, rows, out, threads); });
 }
 }

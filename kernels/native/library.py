@@ -20,6 +20,7 @@ Long = ctypes.c_int64
 Float = ctypes.c_float
 Bits = ctypes.c_uint64
 CType: TypeAlias = "type[ctypes._CDataType]"  # c_int, a pointer, a structure
+_NO_MEMORY = -1  # of Status in guard.h
 log = logging.getLogger("radixlang.kernels")
 _loaded: dict[tuple[Path, str], Library] = {}
 
@@ -31,7 +32,7 @@ class Library:
         self.path = path
         self._isa = isa
         self._file = ctypes.CDLL(str(path))
-        atexit.register(self.function("rl_shutdown", None))
+        atexit.register(self.action("rl_shutdown"))
 
     def isa(self) -> str:
         """The instruction set it was compiled for, one of ISAS."""
@@ -45,6 +46,25 @@ class Library:
         found = self._file[name]
         found.restype, found.argtypes = result, arguments
         return found
+
+    def action(self, name: str, *arguments: CType) -> Callable[..., int]:
+        """The C function of a name that can fail; it returns a number from 0 on.
+
+        A call raises MemoryError where there is none for its intermediate values, whichever thread
+        met it, and RuntimeError where it fails in another way. The next call is as good as ever.
+        """
+        found = self.function(name, Int, *arguments)
+        found.errcheck = _checked  # type: ignore[attr-defined]
+        return found
+
+
+def _checked(status: int, function: Callable[..., int], _: tuple[object, ...]) -> int:
+    name = getattr(function, "__name__", "the library")
+    if status == _NO_MEMORY:
+        raise MemoryError(f"there is no memory for the intermediate values of {name}")
+    if status < 0:
+        raise RuntimeError(f"{name} failed")
+    return status
 
 
 def load(folder: Path, isa: str | None = None) -> Library | None:

@@ -25,16 +25,15 @@ class PackedWeight:
     def __init__(self, library: Library, product: str) -> None:
         self._free = library.function("rl_weight_free", None, Pointer)
         self._checksum = library.function("rl_weight_checksum", Bits, Pointer)
-        self._product = library.function(product, Int, Pointer, Pointer, Long, Pointer, Int)
+        self._product = library.action(product, Pointer, Pointer, Long, Pointer, Int)
 
     def _times(self, x: Tensor) -> Tensor:
         """x [num_tokens, in_features], of the kind that the product takes, to [num_tokens,
         out_features] in float32."""
         x = x.contiguous()
         out = torch.empty((x.shape[0], self.out_features))
-        rows, threads = x.shape[0], torch.get_num_threads()
-        if self._product(self.address, x.data_ptr(), rows, out.data_ptr(), threads):
-            raise MemoryError(f"no memory for a product of {rows} rows")
+        threads = torch.get_num_threads()
+        self._product(self.address, x.data_ptr(), x.shape[0], out.data_ptr(), threads)
         return out
 
     @property

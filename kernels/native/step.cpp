@@ -7,6 +7,7 @@
 #include <cstring>
 #include <new>
 
+#include "guard.h"
 #include "team.h"
 
 namespace rl {
@@ -147,9 +148,9 @@ class Step {
   }
 
   void attend(int64_t index) {
-    rl_attend(plan_, &kv_[index], q_, attended_, model_.attention_scale,
-              static_cast<int>(model_.layers[index].window), model_.attention_soft_cap, nullptr,
-              threads_);
+    rl::attend(*plan_, kv_[index], q_, attended_, model_.attention_scale,
+               static_cast<int>(model_.layers[index].window), model_.attention_soft_cap, nullptr,
+               threads_);
   }
 
   // What is behind the attention of layer index - 1 and before that of layer index.
@@ -284,17 +285,11 @@ void head_logits(const RlModel& model, const float* hidden, int64_t count, float
 }  // namespace rl
 
 int rl_step(const RlModel* model, rl_attention_plan* plan, const rl_layer_kv* kv, float* stream,
-            const RlAdapters* adapters, int threads) try {
-  rl::Step(*model, plan, kv, stream, adapters, threads).run();
-  return 0;
-} catch (const std::bad_alloc&) {
-  return -1;
+            const RlAdapters* adapters, int threads) {
+  return rl::guarded([&] { rl::Step(*model, plan, kv, stream, adapters, threads).run(); });
 }
 
 int rl_logits(const RlModel* model, const float* hidden, int64_t count, float* logits,
-              int threads) try {
-  rl::head_logits(*model, hidden, count, logits, threads);
-  return 0;
-} catch (const std::bad_alloc&) {
-  return -1;
+              int threads) {
+  return rl::guarded([&] { rl::head_logits(*model, hidden, count, logits, threads); });
 }

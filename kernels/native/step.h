@@ -54,11 +54,11 @@ struct RlModel {
 
 // Runs the layers over the plan's rows. stream [num_rows, hidden_size] holds the embedded tokens
 // and is left holding the residual stream; keys and values go to kv[layer]. `adapters` may be null.
-// -1 without memory.
+// A Status (guard.h).
 int rl_step(const RlModel* model, rl_attention_plan* plan, const rl_layer_kv* kv, float* stream,
             const RlAdapters* adapters, int threads);
 
-// logits [count, head's out] of rows of the residual stream [count, hidden_size]. -1 without memory.
+// logits [count, head's out] of rows of the residual stream [count, hidden_size]. A Status.
 int rl_logits(const RlModel* model, const float* hidden, int64_t count, float* logits, int threads);
 
 }  // extern "C"

@@ -8,11 +8,15 @@
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <mutex>
 #include <new>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
+
+#include "guard.h"
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
@@ -69,6 +73,7 @@ class Team {
     wake_workers(workers);
     work(-1);
     wait_for_the_last();
+    throw_what_was_thrown();
   }
 
   void shut_down() {
@@ -97,7 +102,7 @@ class Team {
     try {
       while (int(threads_.size()) < workers)
         threads_.emplace_back(&Team::live, this, int(threads_.size()));
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
       // no more threads to be had: those that there are and the caller do the work
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -109,11 +114,28 @@ class Team {
     Ticket seen{ticket_.load()};
     while (seen.left() && worker < seen.workers()) {
       if (!ticket_.compare_exchange_weak(seen.word, seen.word - 1)) continue;
-      body_(context_, num_items_ - int(seen.left()), worker + 1);
+      do_item(num_items_ - int(seen.left()), worker);
       if (unfinished_.fetch_sub(1) == 1) wake_caller();
       seen.word = ticket_.load();
     }
     is_inside = false;
+  }
+
+  // One item, unless another has failed: a thread that an exception leaves ends the process.
+  void do_item(int item, int worker) noexcept {
+    if (has_failed_.load(std::memory_order_relaxed)) return;
+    try {
+      body_(context_, item, worker + 1);
+    } catch (...) {
+      if (!has_failed_.exchange(true)) failure_ = std::current_exception();
+    }
+  }
+
+  void throw_what_was_thrown() {
+    if (!has_failed_.load()) return;
+    const std::exception_ptr failure = std::exchange(failure_, nullptr);
+    has_failed_.store(false);
+    std::rethrow_exception(failure);
   }
 
   bool has_work(int worker) const {
@@ -170,6 +192,8 @@ class Team {
   alignas(kAlign) std::atomic<int> sleepers_{0};
   std::atomic<bool> caller_sleeps_{false};
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> has_failed_{false};
+  std::exception_ptr failure_;  // read by the caller after the last item
   std::mutex sleep_;
   std::condition_variable wake_, done_;
 };
@@ -223,11 +247,15 @@ void* scratch_bytes(int place, size_t bytes) {
 
 }  // namespace rl
 
-void rl_shutdown(void) {
-  if (rl::Team* team = rl::the_team.load()) team->shut_down();
+int rl_shutdown(void) {
+  return rl::guarded([] {
+    if (rl::Team* team = rl::the_team.load()) team->shut_down();
+  });
 }
 
 int rl_team_size(void) {
-  rl::Team* team = rl::the_team.load();
-  return team ? team->size() : 0;
+  return rl::guarded([] {
+    rl::Team* team = rl::the_team.load();
+    return team ? team->size() : 0;
+  });
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 
+#include "guard.h"
 #include "products.h"
 #include "simd.h"
 #include "team.h"
@@ -102,24 +103,70 @@ void multiply(const Weight& weight, const Rows& rows, const Floats& out, int thr
   });
 }
 
+namespace {
+
+Weight* new_weight(const int8_t* levels, const float* scale, int64_t out, int64_t in) {
+  Weight weight{kByRow, 0, out, in, (in + 63) / 64, (out + 15) / 16, nullptr, nullptr, 0};
+  const std::size_t tiles = weight.blocks * weight.steps * 1024;
+  const std::size_t scales = weight.blocks * 16 * sizeof(float);
+  weight.bytes = tiles + scales;
+  weight.tiles = allocate(weight.bytes);
+  weight.scale = reinterpret_cast<float*>(weight.tiles + tiles);
+  std::memset(weight.scale, 0, scales);
+  std::memcpy(weight.scale, scale, out * sizeof(float));
+  for (int64_t block = 0; block < weight.blocks; ++block) pack_block(weight, levels, block);
+  return on_heap(weight);
+}
+
+Weight* new_dense(const void* values, int dtype, int64_t out, int64_t in) {
+  Weight weight{kDense, dtype, out, in, 0, (out + 15) / 16, nullptr, nullptr, 0};
+  weight.bytes = weight.blocks * 16 * in * bytes_of(dtype);
+  weight.tiles = allocate(weight.bytes);
+  if (dtype == kFloat32) pack_all(weight, static_cast<const uint32_t*>(values));
+  else pack_all(weight, static_cast<const uint16_t*>(values));
+  return on_heap(weight);
+}
+
+void product(const Weight& weight, const int8_t* levels, int64_t rows, float* out, int threads) {
+  const int64_t stride = weight.steps * 64, in = weight.in;
+  int8_t* padded = scratch<int8_t>(2, (rows + 16) * stride);
+  int32_t* sums = scratch<int32_t>(3, rows);
+  for (int64_t row = 0; row < rows; ++row) {
+    std::memcpy(padded + row * stride, levels + row * in, in);
+    std::memset(padded + row * stride + in, 0, stride - in);
+  }
+  sum_rows(padded, stride, in, rows, sums);
+  multiply(weight, {padded, stride, sums, rows}, {out, weight.out}, threads);
+}
+
+void read_rows(const Weight& weight, const int64_t* numbers, int64_t count, void* rows,
+               int threads) {
+  parallel_for(threads, static_cast<int>((count + 15) / 16), [&](int item, int) {
+    for (int64_t i = 16 * item; i < std::min<int64_t>(count, 16 * item + 16); ++i) {
+      if (weight.dtype == kFloat32)
+        read_dense(weight, numbers[i], static_cast<uint32_t*>(rows) + i * weight.in);
+      else
+        read_dense(weight, numbers[i], static_cast<uint16_t*>(rows) + i * weight.in);
+    }
+  });
+}
+
+}  // namespace
+
+Weight* on_heap(const Weight& weight) {
+  Weight* found = new (std::nothrow) Weight(weight);
+  if (found) return found;
+  std::free(weight.tiles);
+  throw std::bad_alloc();
+}
+
 }  // namespace rl
 
 extern "C" {
 
 // Packs levels [out, in] in [-127, 127] with a factor a row [out]; null without memory.
-rl::Weight* rl_weight_new(const int8_t* levels, const float* scale, int64_t out, int64_t in) try {
-  rl::Weight weight{rl::kByRow, 0, out, in, (in + 63) / 64, (out + 15) / 16, nullptr, nullptr, 0};
-  const std::size_t tiles = weight.blocks * weight.steps * 1024;
-  const std::size_t scales = weight.blocks * 16 * sizeof(float);
-  weight.bytes = tiles + scales;
-  weight.tiles = rl::allocate(weight.bytes);
-  weight.scale = reinterpret_cast<float*>(weight.tiles + tiles);
-  std::memset(weight.scale, 0, scales);
-  std::memcpy(weight.scale, scale, out * sizeof(float));
-  for (int64_t block = 0; block < weight.blocks; ++block) rl::pack_block(weight, levels, block);
-  return new rl::Weight(weight);
-} catch (const std::bad_alloc&) {
-  return nullptr;
+rl::Weight* rl_weight_new(const int8_t* levels, const float* scale, int64_t out, int64_t in) {
+  return rl::made([&] { return rl::new_weight(levels, scale, out, in); });
 }
 
 void rl_weight_free(rl::Weight* weight) {
@@ -154,54 +201,28 @@ void rl_weight_read(const rl::Weight* weight, int8_t* levels) {
     rl::unpack_column(*weight, column, levels + column * weight->in);
 }
 
-// out [rows, weight.out] = levels [rows, weight.in] times the weight. -1 without memory.
+// out [rows, weight.out] = levels [rows, weight.in] times the weight. A Status (guard.h).
 int rl_product(const rl::Weight* weight, const int8_t* levels, int64_t rows, float* out,
-               int threads) try {
-  const int64_t stride = weight->steps * 64, in = weight->in;
-  int8_t* padded = rl::scratch<int8_t>(2, (rows + 16) * stride);
-  int32_t* sums = rl::scratch<int32_t>(3, rows);
-  for (int64_t row = 0; row < rows; ++row) {
-    std::memcpy(padded + row * stride, levels + row * in, in);
-    std::memset(padded + row * stride + in, 0, stride - in);
-  }
-  rl::sum_rows(padded, stride, in, rows, sums);
-  rl::multiply(*weight, {padded, stride, sums, rows}, {out, weight->out}, threads);
-  return 0;
-} catch (const std::bad_alloc&) {
-  return -1;
+               int threads) {
+  return rl::guarded([&] { rl::product(*weight, levels, rows, out, threads); });
 }
 
 // Packs values [out, in] of a Dtype; null without memory.
-rl::Weight* rl_dense_new(const void* values, int dtype, int64_t out, int64_t in) try {
-  rl::Weight weight{rl::kDense, dtype, out, in, 0, (out + 15) / 16, nullptr, nullptr, 0};
-  weight.bytes = weight.blocks * 16 * in * rl::bytes_of(dtype);
-  weight.tiles = rl::allocate(weight.bytes);
-  if (dtype == rl::kFloat32) rl::pack_all(weight, static_cast<const uint32_t*>(values));
-  else rl::pack_all(weight, static_cast<const uint16_t*>(values));
-  return new rl::Weight(weight);
-} catch (const std::bad_alloc&) {
-  return nullptr;
+rl::Weight* rl_dense_new(const void* values, int dtype, int64_t out, int64_t in) {
+  return rl::made([&] { return rl::new_dense(values, dtype, out, in); });
 }
 
-// Rows [num_rows, in] of a dense weight's own values, by their numbers.
-void rl_dense_rows(const rl::Weight* weight, const int64_t* numbers, int64_t num_rows, void* rows,
-                   int threads) {
-  rl::parallel_for(threads, static_cast<int>((num_rows + 15) / 16), [&](int item, int) {
-    for (int64_t i = 16 * item; i < std::min<int64_t>(num_rows, 16 * item + 16); ++i) {
-      if (weight->dtype == rl::kFloat32)
-        rl::read_dense(*weight, numbers[i], static_cast<uint32_t*>(rows) + i * weight->in);
-      else
-        rl::read_dense(*weight, numbers[i], static_cast<uint16_t*>(rows) + i * weight->in);
-    }
-  });
+// Rows [num_rows, in] of a dense weight's own values, by their numbers. A Status.
+int rl_dense_rows(const rl::Weight* weight, const int64_t* numbers, int64_t num_rows, void* rows,
+                  int threads) {
+  return rl::guarded([&] { rl::read_rows(*weight, numbers, num_rows, rows, threads); });
 }
 
-// out [rows, weight.out] = x [rows, weight.in] times a dense weight. -1 without memory.
+// out [rows, weight.out] = x [rows, weight.in] times a dense weight. A Status.
 int rl_dense_product(const rl::Weight* weight, const float* x, int64_t rows, float* out,
-                     int threads) try {
-  rl::multiply(*weight, {nullptr, weight->in, nullptr, rows, x}, {out, weight->out}, threads);
-  return 0;
-} catch (const std::bad_alloc&) {
-  return -1;
+                     int threads) {
+  return rl::guarded([&] {
+    rl::multiply(*weight, {nullptr, weight->in, nullptr, rows, x}, {out, weight->out}, threads);
+  });
 }
 }

@@ -14,5 +14,6 @@ __all__ = [
     "request_table",
     "self_audit",
     "step",
+    "step_errors",
     "step_sampling",
 ]

@@ -26,7 +26,6 @@ import torch
 from radixlang.errors import (
     CancelledError,
     DeadlineError,
-    RequestError,
     RuntimeClosedError,
 )
 from radixlang.protocol import Generation
@@ -41,6 +40,7 @@ from radixlang.runtime.engine.inbox import Cancel, Command, FunctionCall, Inbox,
 from radixlang.runtime.engine.request_table import Requests
 from radixlang.runtime.engine.self_audit import Watch
 from radixlang.runtime.engine.step import Step
+from radixlang.runtime.engine.step_errors import step_error
 from radixlang.runtime.forward.model_runner import ModelRunner
 from radixlang.runtime.metrics.stats import Counters, RuntimeStats, StepProfile
 from radixlang.runtime.process.device import Device
@@ -294,15 +294,10 @@ class EngineCore:
             self.violations.append(Violation(0, "audit", f"the audit failed: {error!r}"))
 
     def _fail_step(self, error: BaseException) -> None:
-        """Fail the running requests and drop their memory, which is in an unknown state."""
+        """Fail the step's requests and drop their memory, which is in an unknown state."""
         self.runner.forget_plan()
-        for job in {job_of(sequence) for sequence in self.scheduler.running}:
-            wrapped = RequestError(
-                f"the engine failed while it ran this request: {error!r}. Other requests go on; "
-                "please report this with the log"
-            )
-            wrapped.__cause__ = error
-            self.requests.fail_job(job, wrapped)
+        for job in {job_of(sequence) for sequence in self._step.sequences}:
+            self.requests.fail_job(job, step_error(error, self._step.num_rows))
 
     def _finish_round(self) -> None:
         """Publish statistics, then resolve futures."""

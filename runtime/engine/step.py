@@ -102,6 +102,7 @@ class Step:
         self._max_logit_rows = max_logit_rows
         self._masks = Masks()
         self.num_rows = 0  # of the current step, drafts included
+        self.sequences: list[TokenSequence] = []  # that the current step computes
 
     @torch.inference_mode()
     def run(self) -> None:
@@ -113,10 +114,12 @@ class Step:
         profile = self._profile
         profile.num_steps += 1
         self._counters.num_steps += 1
+        self.sequences = list(self._scheduler.running)  # any of them, until it is known
         with profile.part("schedule"):
             batch = self._scheduler.next_batch()
         self.num_rows = sum(max(1, num_new + len(sequence.draft)) for sequence, num_new in batch)
-        self._masks.submit([sequence for sequence, _ in batch])
+        self.sequences = [sequence for sequence, _ in batch]
+        self._masks.submit(self.sequences)
         try:
             hidden, is_finite, work = self._compute(batch)
         except BaseException:

@@ -143,7 +143,7 @@ def test_the_stream_is_read_through_a_norm(
 
     def run(library: Library) -> tuple[Tensor, ...]:
         levels = Levels.empty(ROWS, hidden)
-        read = library.function("rl_read_rows", None, Pointer, Pointer, Pointer, Long, Pointer)
+        read = library.action("rl_read_rows", Pointer, Pointer, Pointer, Long, Pointer)
         read(ctypes.byref(shape), x.data_ptr(), None if gain is None else gain.data_ptr(), ROWS,
              ctypes.byref(levels.struct))  # fmt: skip
         return levels.values, levels.scale, levels.sums
@@ -165,8 +165,8 @@ def test_what_is_added_is_normalised_where_there_is_a_norm_and_read_again(
 
     def run(library: Library) -> tuple[Tensor, ...]:
         levels, own = Levels.empty(ROWS, hidden), stream.clone()
-        add = library.function(
-            "rl_add_read_rows", None, *[Pointer] * 6, Long, Pointer
+        add = library.action(
+            "rl_add_read_rows", *[Pointer] * 6, Long, Pointer
         )  # fmt: skip
         data = _Product(product.data_ptr(), hidden, scale.data_ptr())
         vectors = (None if each is None else each.data_ptr() for each in (bias, post))
@@ -195,8 +195,8 @@ def test_activations(
 
     def run(library: Library) -> tuple[Tensor, ...]:
         levels = Levels.empty(ROWS, inner)
-        function = library.function(
-            "rl_activate_rows", None, Pointer, Pointer, Pointer, Long, Pointer
+        function = library.action(
+            "rl_activate_rows", Pointer, Pointer, Pointer, Long, Pointer
         )  # fmt: skip
         data = _Product(product.data_ptr(), 2 * inner, scale.data_ptr())
         function(ctypes.byref(shape), ctypes.byref(data), bias.data_ptr(), ROWS,
@@ -224,8 +224,8 @@ def test_heads_are_normalised_turned_and_stored(
 
     def run(library: Library) -> tuple[Tensor, ...]:
         angles = torch.empty(2, ROWS, dim)
-        library.function(
-            "rl_make_angles", None, Pointer, Long, Float, Long, Pointer, Long, Pointer, Pointer
+        library.action(
+            "rl_make_angles", Pointer, Long, Float, Long, Pointer, Long, Pointer, Pointer
         )(
             frequencies.data_ptr(), len(frequencies), 1.5, dim, positions.data_ptr(), ROWS,
             angles[0].data_ptr(), angles[1].data_ptr(),
@@ -234,7 +234,7 @@ def test_heads_are_normalised_turned_and_stored(
         data = _Product(product.data_ptr(), 10 * dim, scale.data_ptr())
         number = [torch.float32, torch.bfloat16, torch.float16].index(dtype)
         heads = _Heads(q.data_ptr(), k.data_ptr(), v.data_ptr(), slots.data_ptr(), number)
-        split = library.function("rl_split_rows", None, *[Pointer] * 5, Long, Pointer)
+        split = library.action("rl_split_rows", *[Pointer] * 5, Long, Pointer)
         vectors = (None if each is None else each.data_ptr() for each in (bias, gain))
         split(ctypes.byref(shape), ctypes.byref(data),
               ctypes.byref(_Angles(angles[0].data_ptr(), angles[1].data_ptr())), *vectors, ROWS,
@@ -268,6 +268,6 @@ def test_a_row_that_is_not_finite_stays_so_and_alone(
 
     for library in every_native:
         levels = Levels.empty(3, 96)
-        quantize = library.function("rl_quantize_rows", None, Pointer, Long, Long, Pointer)
+        quantize = library.action("rl_quantize_rows", Pointer, Long, Long, Pointer)
         quantize(x.data_ptr(), 96, 3, ctypes.byref(levels.struct))
         assert levels.scale.isfinite().tolist() == [True, False, True]

@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from radixlang.kernels.native.library import Int, Library
+from radixlang.kernels.native.library import Library
 from radixlang.kernels.tools.forests import level_forest
 from tests.kernels.native.forest_cases import Case, make_case
 
@@ -20,16 +20,16 @@ def case() -> Case:
 
 
 def size_of(library: Library) -> int:
-    return int(library.function("rl_team_size", Int)())
+    return library.action("rl_team_size")()
 
 
 def test_threads_end_when_told_and_come_back(native: Library, case: Case) -> None:
     expected = case.attend(native, num_threads=1)
-    native.function("rl_shutdown", None)()  # what earlier calls have left
+    native.action("rl_shutdown")()  # what earlier calls have left
     for threads in (2, 5):
         assert torch.equal(case.attend(native, num_threads=threads), expected)
         assert size_of(native) == threads - 1
-        native.function("rl_shutdown", None)()
+        native.action("rl_shutdown")()
         assert size_of(native) == 0
     assert torch.equal(case.attend(native, num_threads=2), expected)
 
