@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from radixlang.kernels.gpu.device_plan import DevicePlan
 from radixlang.kernels.gpu.layer import AttentionLayer
-from radixlang.kernels.gpu.plan_units import units_of
-from radixlang.kernels.gpu.work_units import RESERVE
+from radixlang.kernels.gpu.plan.device_plan import DevicePlan
+from radixlang.kernels.gpu.plan.plan_units import units_of
+from radixlang.kernels.gpu.plan.work_units import RESERVE
 from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.plan import AttentionPlan

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from radixlang.kernels.gpu.backend import store_and_attend
-from radixlang.kernels.gpu.device_plan import Capacity, CapacityError, DevicePlan
 from radixlang.kernels.gpu.layer import AttentionLayer
-from radixlang.kernels.gpu.plan_units import launches_of, units_of
-from radixlang.kernels.gpu.step_buffer import StepBuffer
-from radixlang.kernels.gpu.work_units import UnitPlan, is_masked
+from radixlang.kernels.gpu.plan.device_plan import Capacity, CapacityError, DevicePlan
+from radixlang.kernels.gpu.plan.plan_units import launches_of, units_of
+from radixlang.kernels.gpu.plan.step_buffer import StepBuffer
+from radixlang.kernels.gpu.plan.work_units import UnitPlan, is_masked
 from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.plan import AttentionPlan

@@ -11,13 +11,13 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from radixlang.kernels.gpu.advance_tails import advance_tails
 from radixlang.kernels.gpu.append_kv import append_kv
-from radixlang.kernels.gpu.device_plan import EXTEND_AT, ROWS_AT, TOKENS_AT, DevicePlan
 from radixlang.kernels.gpu.layer import AttentionLayer
+from radixlang.kernels.gpu.plan.device_plan import EXTEND_AT, ROWS_AT, TOKENS_AT, DevicePlan
+from radixlang.kernels.gpu.plan.tiles import block_d
+from radixlang.kernels.gpu.plan.work_units import FIELDS
 from radixlang.kernels.gpu.rotary_append import rotary_append as rotary_append_kernel
-from radixlang.kernels.gpu.tiles import block_d
 from radixlang.kernels.gpu.tree_attn import extend_attn, option_arguments, tree_attn_partial
 from radixlang.kernels.gpu.tree_merge import tree_merge
-from radixlang.kernels.gpu.work_units import FIELDS
 from radixlang.kernels.layer_kv import LayerKV
 
 MERGE_PARTS = 8  # partials of a row read together

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from radixlang.kernels.attention import plan_attention
-from radixlang.kernels.gpu.plan_units import units_of
+from radixlang.kernels.gpu.plan.plan_units import units_of
 from radixlang.kernels.tools.bench_baselines import native_library
 from radixlang.kernels.tools.bench_shapes import CPU_ONLY, GOALS, BenchRow
 from radixlang.kernels.tools.forests import level_forest

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from radixlang.kernels.gpu.plan.tiles import CDNA3, Tile, block_d, pick_tile
 from radixlang.kernels.gpu.sample_tokens import BLOCK as SAMPLE_BLOCK
-from radixlang.kernels.gpu.tiles import CDNA3, Tile, block_d, pick_tile
 
 HEAD_DIMS = (64, 80, 96, 128, 192, 256)
 PACKED_ROWS = (16, 32, 64, 128)

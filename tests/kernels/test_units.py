@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radixlang.kernels.gpu.tiles import pick_tile
-from radixlang.kernels.gpu.work_units import UnitPlan, build_units
+from radixlang.kernels.gpu.plan.tiles import pick_tile
+from radixlang.kernels.gpu.plan.work_units import UnitPlan, build_units
 from radixlang.kernels.plan.topology import build_topology
 from radixlang.kernels.reference.attention import slots_seen
 from radixlang.kernels.tools.forests import level_forest, random_forest

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from radixlang.kernels.attention import attend, plan_attention
-from radixlang.kernels.gpu import backend, work_units
+from radixlang.kernels.gpu import backend
 from radixlang.kernels.gpu.graph_plan import GraphPlan
-from radixlang.kernels.gpu.step_buffer import StepBuffer
+from radixlang.kernels.gpu.plan import work_units
+from radixlang.kernels.gpu.plan.step_buffer import StepBuffer
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.kernels.plan.tree_batch import TreeBatch

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from radixlang.kernels.attention import attend, plan_attention
-from radixlang.kernels.gpu.plan_units import units_of
+from radixlang.kernels.gpu.plan.plan_units import units_of
 from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import TreeBatch

@@ -11,9 +11,9 @@ import torch
 from radixlang.kernels.attention import attend, plan_attention
 from radixlang.kernels.gpu import backend
 from radixlang.kernels.gpu import launch as gpu
-from radixlang.kernels.gpu import work_units as units
-from radixlang.kernels.gpu.device_plan import CapacityError
 from radixlang.kernels.gpu.graph_plan import DecodeStep, GraphPlan, bucket_of
+from radixlang.kernels.gpu.plan import work_units as units
+from radixlang.kernels.gpu.plan.device_plan import CapacityError
 from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.plan import AttentionPlan

@@ -13,8 +13,8 @@ from radixlang.kernels.attention import attend, plan_attention
 from radixlang.kernels.gpu import launch as gpu
 from radixlang.kernels.gpu.backend import device_plan
 from radixlang.kernels.gpu.layer import AttentionLayer
-from radixlang.kernels.gpu.plan_units import units_of
-from radixlang.kernels.gpu.tiles import pick_tile
+from radixlang.kernels.gpu.plan.plan_units import units_of
+from radixlang.kernels.gpu.plan.tiles import pick_tile
 from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.plan import AttentionPlan

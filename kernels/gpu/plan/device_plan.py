@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from radixlang.kernels.gpu.step_buffer import StepBuffer
-from radixlang.kernels.gpu.tiles import Tile
-from radixlang.kernels.gpu.work_units import FIELDS, UnitList, UnitPlan
+from radixlang.kernels.gpu.plan.step_buffer import StepBuffer
+from radixlang.kernels.gpu.plan.tiles import Tile
+from radixlang.kernels.gpu.plan.work_units import FIELDS, UnitList, UnitPlan
 
 HEADER = 16  # units of each list, of the extend list, tree rows, tokens; rest unused
 EXTEND_AT, ROWS_AT, TOKENS_AT = 8, 9, 10

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from radixlang.kernels.gpu.tiles import CDNA3, Tile, launches
-from radixlang.kernels.gpu.work_units import UnitPlan, build_units
+from radixlang.kernels.gpu.plan.tiles import CDNA3, Tile, launches
+from radixlang.kernels.gpu.plan.work_units import UnitPlan, build_units
 from radixlang.kernels.plan.plan import AttentionPlan
 
 

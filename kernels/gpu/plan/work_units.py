@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from radixlang.kernels.gpu.tiles import SMALL_M, LayerShape, Tile
+from radixlang.kernels.gpu.plan.tiles import SMALL_M, LayerShape, Tile
 from radixlang.kernels.plan.topology import GRID, Topology, ranges
 
 RESERVE = 64  # tokens a decoding tail can grow by before units are cut again
