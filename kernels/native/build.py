@@ -22,7 +22,7 @@ from pathlib import Path
 
 from radixlang.kernels.native.ownership import others_write
 
-HERE = Path(__file__).resolve().parent
+SOURCES = Path(__file__).resolve().parent / "cpp"
 DISPATCH = "dispatch"  # the library that tells which set to load
 _X86: dict[str, tuple[str, ...]] = {
     DISPATCH: (),
@@ -67,15 +67,15 @@ def flags_of(isa: str) -> tuple[str, ...]:
 
 def sources_of(isa: str) -> list[Path]:
     """The files that one library is compiled from."""
-    dispatch = HERE / f"{DISPATCH}.cpp"
-    return [dispatch] if isa == DISPATCH else sorted(set(HERE.glob("*.cpp")) - {dispatch})
+    dispatch = SOURCES / f"{DISPATCH}.cpp"
+    return [dispatch] if isa == DISPATCH else sorted(set(SOURCES.glob("*.cpp")) - {dispatch})
 
 
 def library_path(folder: Path, isa: str, compiler: str) -> Path:
     """Where the library of a set is, or will be: sources, compiler and flags name it."""
     state = hashlib.blake2b(digest_size=10)
     texts = [*FLAGS, *LINK, *flags_of(isa), platform.machine(), _identity(compiler)]
-    for path in [*sources_of(isa), *sorted(HERE.glob("*.h"))]:
+    for path in [*sources_of(isa), *sorted(SOURCES.glob("*.h"))]:
         texts += [path.name, path.read_text("utf-8")]
     for text in texts:
         state.update(f"{len(text)} {text}".encode())

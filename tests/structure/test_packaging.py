@@ -88,3 +88,18 @@ def test_kernels_folder_is_no_package_by_itself() -> None:
 
 def test_installed_package_is_typed() -> None:
     assert (ROOT / "radixlang" / "py.typed").exists()
+
+
+def test_every_file_that_is_not_python_is_package_data() -> None:
+    """A folder without Python files, such as the library's C++, belongs to the package above it."""
+    patterns = setuptools_table()["package-data"]["*"]
+    folders = [ROOT / folder for folder in packages_on_disk().values()]
+    packaged = {path for folder in folders for each in patterns for path in folder.glob(each)}
+    links = {ROOT / "radixlang" / name for name in ("runtime", "kernels")}
+    found = {
+        path
+        for folder in SOURCES
+        for path in (ROOT / folder).rglob("*.*")
+        if path.suffix not in (".py", ".pyc") and not (UNSHIPPED | links) & {path, *path.parents}
+    }
+    assert found - packaged == set()

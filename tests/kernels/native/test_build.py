@@ -25,11 +25,11 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A library of next to nothing, which compiles fast; gives the folder that it is kept in."""
     sources = tmp_path / "sources"
     sources.mkdir()
-    for path in building.HERE.glob("dispatch.*"):
+    for path in building.SOURCES.glob("dispatch.*"):
         shutil.copy(path, sources)
     (sources / "team.h").write_text('extern "C" void rl_shutdown(void);\n')
     (sources / "team.cpp").write_text('#include "team.h"\nvoid rl_shutdown(void) {}\n')
-    monkeypatch.setattr(building, "HERE", sources)
+    monkeypatch.setattr(building, "SOURCES", sources)
     monkeypatch.setattr(loading, "_loaded", {})
     monkeypatch.delenv(VARIABLE, raising=False)
     return tmp_path / "kept"
@@ -52,7 +52,7 @@ def test_a_library_is_made_once_and_is_the_users_alone(small: Path) -> None:
 
 def test_other_sources_make_another_library(small: Path) -> None:
     before = build(small, "portable")
-    with (building.HERE / "team.h").open("a") as header:
+    with (building.SOURCES / "team.h").open("a") as header:
         header.write("// changed\n")
     assert build(small, "portable") != before
 
@@ -61,7 +61,7 @@ def test_a_library_that_nobody_asked_for_in_a_month_is_deleted(small: Path) -> N
     before = build(small, "portable")
     told = before.with_suffix(".sha256")
     os.utime(told, (told.stat().st_atime, told.stat().st_mtime - 31 * 24 * 3600))
-    with (building.HERE / "team.h").open("a") as header:
+    with (building.SOURCES / "team.h").open("a") as header:
         header.write("// changed\n")
     after = build(small, "portable")
     assert sorted(small.glob("*.so")) == [after]
@@ -158,7 +158,7 @@ def test_a_set_that_cannot_be_compiled_gives_way_to_the_next(
 ) -> None:
     real, most = building.flags_of, isas(small)[-1]
     if most == "portable":
-        (building.HERE / "team.cpp").write_text("this is no C++")
+        (building.SOURCES / "team.cpp").write_text("this is no C++")
         assert load(small) is None
         return
 
@@ -176,10 +176,10 @@ def test_a_set_that_cannot_be_compiled_gives_way_to_the_next(
 def test_processes_that_start_together_build_once(small: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from radixlang.kernels.native import build as b;"
-        "b.HERE = Path(sys.argv[1]); "
+        "b.SOURCES = Path(sys.argv[1]); "
         "path = b.build(Path(sys.argv[2]), 'portable'); print(path.stat().st_ino)"
     )
-    command = [sys.executable, "-c", code, str(building.HERE), str(small)]
+    command = [sys.executable, "-c", code, str(building.SOURCES), str(small)]
     variables = os.environ | {"PYTHONPATH": str(ROOT)}
     started = [
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables)
