@@ -6,16 +6,8 @@ It knows texts and types. It knows no tokens: `radixlang.runtime.constraints` co
 __all__ = [
     "json_values",
     "json_writing",
-    "pydantic_checks",
-    "pydantic_schemas",
-    "pydantic_types",
-    "rust_patterns",
-    "schema_parts",
     "specs",
-    "standard_types",
     "text_patterns",
-    "tool_schemas",
-    "type_members",
-    "type_schemas",
     "typed_values",
+    "types",
 ]

@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, TypeGuard, TypeVar, get_args, get_origin
 
 from radixlang.constraints.json_writing import to_json
-from radixlang.constraints.pydantic_types import adapted, is_adapted
-from radixlang.constraints.schema_parts import key_text
-from radixlang.constraints.standard_types import read_standard, standard_type
 from radixlang.constraints.text_patterns import FLOAT_PATTERN, INT_PATTERN
-from radixlang.constraints.type_members import (
+from radixlang.constraints.types.pydantic_types import adapted, is_adapted
+from radixlang.constraints.types.schema_parts import key_text
+from radixlang.constraints.types.standard_types import read_standard, standard_type
+from radixlang.constraints.types.type_members import (
     Members,
     alias_value,
     call_name,
@@ -33,7 +33,7 @@ from radixlang.constraints.type_members import (
     members_of_call,
     plain,
 )
-from radixlang.constraints.type_schemas import LISTS, MAPPINGS, SETS, constants, is_open_tuple
+from radixlang.constraints.types.type_schemas import LISTS, MAPPINGS, SETS, constants, is_open_tuple
 from radixlang.errors import ValueParseError
 from radixlang.json_types import Json, TypeForm
 

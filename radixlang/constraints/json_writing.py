@@ -8,9 +8,9 @@ import enum
 import json
 from collections.abc import Iterable, Mapping
 
-from radixlang.constraints.pydantic_types import adapted
-from radixlang.constraints.schema_parts import key_text
-from radixlang.constraints.standard_types import write_standard
+from radixlang.constraints.types.pydantic_types import adapted
+from radixlang.constraints.types.schema_parts import key_text
+from radixlang.constraints.types.standard_types import write_standard
 from radixlang.json_types import Json
 
 

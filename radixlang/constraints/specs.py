@@ -148,11 +148,11 @@ class Tool:
         if isinstance(tool, cls):
             return tool
         if isinstance(tool, Mapping):
-            from radixlang.constraints.tool_schemas import parts_of_mapping
+            from radixlang.constraints.types.tool_schemas import parts_of_mapping
 
             return cls(*parts_of_mapping(tool))
         if callable(tool):
-            from radixlang.constraints.tool_schemas import parts_of_function
+            from radixlang.constraints.types.tool_schemas import parts_of_function
 
             return cls(*parts_of_function(tool))
         raise InvalidConstraintError(f"a tool is a function or a dict with a name, got {tool!r}")
@@ -361,7 +361,7 @@ def _load_schema(schema: object) -> object:
         return schema
     if isinstance(schema, list):
         raise InvalidConstraintError(f"a JSON schema is an object or a boolean, got {schema!r:.60}")
-    from radixlang.constraints.type_schemas import schema_of
+    from radixlang.constraints.types.type_schemas import schema_of
 
     return schema_of(schema)
 

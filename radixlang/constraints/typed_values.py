@@ -20,11 +20,11 @@ from radixlang.constraints.json_values import (
     type_name,
 )
 from radixlang.constraints.json_writing import to_json
-from radixlang.constraints.pydantic_types import is_adapted
-from radixlang.constraints.standard_types import standard_type
 from radixlang.constraints.text_patterns import FLOAT_PATTERN, INT_PATTERN
-from radixlang.constraints.type_members import is_alias, members_of, plain
-from radixlang.constraints.type_schemas import LISTS, MAPPINGS, SETS
+from radixlang.constraints.types.pydantic_types import is_adapted
+from radixlang.constraints.types.standard_types import standard_type
+from radixlang.constraints.types.type_members import is_alias, members_of, plain
+from radixlang.constraints.types.type_schemas import LISTS, MAPPINGS, SETS
 from radixlang.errors import ParameterError, ValueParseError
 from radixlang.json_types import TypeForm
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from radixlang.constraints.json_values import arguments_from_json
 from radixlang.constraints.specs import Tool, ToolCall, Tools
-from radixlang.constraints.standard_types import readable_schema
-from radixlang.constraints.tool_schemas import tool_name
-from radixlang.constraints.type_members import class_of
 from radixlang.constraints.typed_values import from_json, to_json
+from radixlang.constraints.types.standard_types import readable_schema
+from radixlang.constraints.types.tool_schemas import tool_name
+from radixlang.constraints.types.type_members import class_of
 from radixlang.errors import ParameterError, ValueParseError
 from radixlang.state.expressions.builders import gen
 from radixlang.state.expressions.items import Expr

@@ -20,9 +20,9 @@ from pathlib import Path, PurePath
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from radixlang.constraints.pydantic_types import adapted, is_adapted
-from radixlang.constraints.standard_types import STANDARD_TYPES
 from radixlang.constraints.typed_values import to_json
+from radixlang.constraints.types.pydantic_types import adapted, is_adapted
+from radixlang.constraints.types.standard_types import STANDARD_TYPES
 from radixlang.json_types import Json, JsonObject
 
 _TYPE, _VALUE = "$type", "value"

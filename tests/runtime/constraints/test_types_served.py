@@ -17,10 +17,10 @@ from pydantic import BaseModel, Field
 from typing_extensions import NotRequired, Required, TypeAliasType
 
 from radixlang import JsonSchema, Tool, gen, match
-from radixlang.constraints.rust_patterns import ecma_pattern
-from radixlang.constraints.standard_types import readable_schema
-from radixlang.constraints.type_schemas import schema_of
 from radixlang.constraints.typed_values import output_for, to_json
+from radixlang.constraints.types.rust_patterns import ecma_pattern
+from radixlang.constraints.types.standard_types import readable_schema
+from radixlang.constraints.types.type_schemas import schema_of
 from radixlang.errors import InvalidConstraintError, ParameterError
 
 T = TypeVar("T")

@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from radixlang.constraints.schema_parts import closed_object
-from radixlang.constraints.type_members import class_of
-from radixlang.constraints.type_schemas import schema_of, schema_of_call
+from radixlang.constraints.types.schema_parts import closed_object
+from radixlang.constraints.types.type_members import class_of
+from radixlang.constraints.types.type_schemas import schema_of, schema_of_call
 from radixlang.errors import InvalidConstraintError
 
 # the keys of the schema in the common formats: chat templates, MCP, two vendors

@@ -11,7 +11,7 @@ import json
 import typing
 from typing import get_args, get_origin
 
-from radixlang.constraints.type_members import is_alias, is_remark, is_union, plain
+from radixlang.constraints.types.type_members import is_alias, is_remark, is_union, plain
 from radixlang.errors import InvalidConstraintError, ValueParseError
 from radixlang.json_types import Json, Schema, TypeForm
 
@@ -60,7 +60,7 @@ class Adapted:
 
     def __init__(self, kind: TypeForm) -> None:
         try:
-            from radixlang.constraints.pydantic_schemas import make_adapter
+            from radixlang.constraints.types.pydantic_schemas import make_adapter
         except ImportError as error:
             raise InvalidConstraintError(
                 f"{kind} has bounds that pydantic reads: pip install pydantic"
@@ -74,7 +74,7 @@ class Adapted:
         Raises:
             InvalidConstraintError: something in it cannot be enforced.
         """
-        from radixlang.constraints.pydantic_schemas import exact_schema
+        from radixlang.constraints.types.pydantic_schemas import exact_schema
 
         return exact_schema(self._adapter, self._kind)
 

@@ -18,9 +18,9 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema as core
 
 from radixlang.constraints import text_patterns as patterns
-from radixlang.constraints.pydantic_checks import check_core_schema
-from radixlang.constraints.rust_patterns import ecma_pattern
-from radixlang.constraints.schema_parts import keyed_object, mapped_schema
+from radixlang.constraints.types.pydantic_checks import check_core_schema
+from radixlang.constraints.types.rust_patterns import ecma_pattern
+from radixlang.constraints.types.schema_parts import keyed_object, mapped_schema
 from radixlang.errors import InvalidConstraintError
 from radixlang.json_types import Schema, TypeForm
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from radixlang.constraints import text_patterns as patterns
-from radixlang.constraints.schema_parts import mapped_schema
+from radixlang.constraints.types.schema_parts import mapped_schema
 from radixlang.errors import ValueParseError
 from radixlang.json_types import Json, Schema, TypeForm
 

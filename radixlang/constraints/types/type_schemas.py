@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Any, Literal, get_args, get_origin
 
 from radixlang.constraints.json_writing import to_json
-from radixlang.constraints.pydantic_types import adapted, is_adapted
-from radixlang.constraints.schema_parts import closed_object, inlined, keyed_object, merged
-from radixlang.constraints.standard_types import standard_type
-from radixlang.constraints.type_members import (
+from radixlang.constraints.types.pydantic_types import adapted, is_adapted
+from radixlang.constraints.types.schema_parts import closed_object, inlined, keyed_object, merged
+from radixlang.constraints.types.standard_types import standard_type
+from radixlang.constraints.types.type_members import (
     Members,
     alias_value,
     call_name,
