@@ -1,21 +1,13 @@
 """The command line: `radixlang run | chat | serve | explain | lint | tree | …`.
 
-Every command parses, calls the language and prints. Only `_runtime.py` opens the engine.
+It parses, opens a runtime for a command and reports errors. Only `_runtime.py` opens the engine.
 """
 
 __all__ = [
-    "bench",
-    "chat",
-    "doctor",
-    "explain",
+    "commands",
     "last_run",
-    "lint",
     "main",
     "options",
-    "prefix",
     "programs",
-    "run",
     "run_views",
-    "serve",
-    "tree",
 ]

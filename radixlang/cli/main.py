@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE
     try:
         args = _parsed(words)
-        code: int = importlib.import_module(f"radixlang.cli.{args.command}").run(args)
+        code: int = importlib.import_module(f"radixlang.cli.commands.{args.command}").run(args)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:

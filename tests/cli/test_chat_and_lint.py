@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from radixlang.cli import _runtime, chat
+from radixlang.cli import _runtime
+from radixlang.cli.commands import chat
 from radixlang.cli.main import main
 from radixlang.testing import FakeBackend
 

@@ -77,7 +77,7 @@ def _summary(checks: list[Check]) -> str:
 
 def _all_checks(args: argparse.Namespace) -> Iterator[Check]:
     yield _python()
-    yield Check("radixlang", "ok", f"{radixlang.__version__} in {Path(__file__).parent.parent}")
+    yield Check("radixlang", "ok", f"{radixlang.__version__} in {Path(radixlang.__file__).parent}")
     yield from _packages()
     yield _memory()
     if args.gpu is not None:

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     rows = _read_rows(args.rows, program) if args.rows else None
     with opened_runtime(args) as runtime:
         for name in args.prefixes:
-            from radixlang.cli.prefix import load
+            from radixlang.cli.commands.prefix import load
 
             load(runtime, name)
         try:
