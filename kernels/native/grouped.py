@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,44 +36,99 @@ class StoredRows:
     order: NDArray[np.int64] | None = None
 
     @property
+    def num_rows(self) -> int:
+        """Rows of the matrix."""
+        return len(self.blocks)
+
+    @property
     def width(self) -> int:
         """Weights of a row."""
         size, num_bytes = BLOCKS[self.kind]
         return int(self.blocks.shape[1]) // num_bytes * size
 
 
+@dataclass(frozen=True, slots=True)
+class LaidOutRows:
+    """Rows of a matrix as a `GroupedWeight` had them in its memory.
+
+    Attributes:
+        kind: GGUF's number of the block type, a key of BLOCKS.
+        num_rows: of the matrix.
+        width: weights of a row.
+        memory: bytes [n], which are only read; they may be mapped from a file.
+    """
+
+    kind: int
+    num_rows: int
+    width: int
+    memory: NDArray[np.uint8]
+
+
 class GroupedWeight(PackedWeight):
     """Weights of few bits laid out for products, in as many bytes as stored.
 
     A product's columns are those of all parts, one after another; parts may be of several kinds.
+    Parts that are laid out already stay in their memory.
 
     Raises:
-        ValueError: a part is of no kind that is known, or its rows are not whole blocks of one
-            length.
+        ValueError: a part is of no kind that is known, its rows are not whole blocks of one
+            length, or its memory has another size than such a part takes.
     """
 
-    def __init__(self, library: Library, parts: Sequence[StoredRows]) -> None:
+    def __init__(self, library: Library, parts: Sequence[StoredRows | LaidOutRows]) -> None:
         super().__init__(library, "rl_grouped_product")
         self._parts: list[int] = []
+        self._given = [part for part in parts if isinstance(part, LaidOutRows)]
+        self._borrowed: list[int] = []  # parts over memory that is not the library's
+        self._forget = library.function("rl_weight_forget", None, Pointer)
         self._rows = library.function("rl_grouped_rows", None, Pointer, Pointer, Long, Pointer)
         append = library.function("rl_weight_append", None, Pointer, Pointer)
-        size = library.function("rl_weight_bytes", Long, Pointer)
+        self._memory = library.function("rl_weight_memory", Pointer, Pointer, Pointer)
         self.in_features = parts[0].width if parts and parts[0].kind in BLOCKS else 0
         for part in parts:
-            self._parts.append(self._packed(library, part))
+            if part.kind in BLOCKS and part.width != self.in_features:
+                raise ValueError(f"rows of {part.width} weights beside rows of {self.in_features}")
+            if isinstance(part, LaidOutRows):
+                self._borrowed.append(self._over(library, part))
+                self._parts.append(self._borrowed[-1])
+            else:
+                self._parts.append(self._packed(library, part))
         for address, behind in zip(self._parts, self._parts[1:], strict=False):
             append(address, behind)
         self.address = self._parts[0]
-        self.out_features = sum(len(part.blocks) for part in parts)
-        self.num_bytes = sum(int(size(address)) for address in self._parts)
+        self._shapes = [(part.kind, part.num_rows, part.width) for part in parts]
+        self.out_features = sum(rows for _, rows, _ in self._shapes)
+        self.num_bytes = sum(part.memory.nbytes for part in self.laid_out())
+
+    def laid_out(self) -> list[LaidOutRows]:
+        """The parts in the weight's own memory, to be read while it lives."""
+        return [
+            LaidOutRows(*shape, self._bytes_of(address))
+            for shape, address in zip(self._shapes, self._parts, strict=True)
+        ]
+
+    def _bytes_of(self, address: int) -> NDArray[np.uint8]:
+        size = ctypes.c_int64()
+        start = self._memory(address, ctypes.byref(size))
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size.value).from_address(start))
+
+    def _over(self, library: Library, part: LaidOutRows) -> int:
+        over = library.function("rl_grouped_over", Pointer, Int, Pointer, Long, Long, Long)
+        memory = part.memory
+        address = over(part.kind, memory.ctypes.data, memory.nbytes, part.num_rows, part.width)
+        if not address:
+            raise ValueError(
+                f"{memory.nbytes} bytes are no {part.num_rows} rows of {part.width} weights of "
+                f"type {part.kind}"
+            )
+        return int(address)
 
     def _packed(self, library: Library, part: StoredRows) -> int:
         _, num_bytes = BLOCKS.get(part.kind, (0, 1))
+        is_known = bool(self.in_features) and part.kind in BLOCKS
         is_whole = part.blocks.dtype == np.uint8 and part.blocks.ndim == 2
-        if not self.in_features or not is_whole or part.blocks.shape[1] % num_bytes:
+        if not is_known or not is_whole or part.blocks.shape[1] % num_bytes:
             raise ValueError(f"blocks {part.blocks.shape} of type {part.kind} are none known here")
-        if part.width != self.in_features:
-            raise ValueError(f"rows of {part.width} weights beside rows of {self.in_features}")
         new = library.function("rl_grouped_new", Pointer, Int, Pointer, Pointer, Long, Long)
         blocks = np.ascontiguousarray(part.blocks)
         order = None if part.order is None else np.ascontiguousarray(part.order, np.int64)
@@ -101,4 +157,4 @@ class GroupedWeight(PackedWeight):
 
     def __del__(self) -> None:
         for address in getattr(self, "_parts", ()):
-            self._free(address)
+            (self._forget if address in self._borrowed else self._free)(address)

@@ -80,6 +80,7 @@ def diagnose(name: str | None) -> Iterator[Finding]:
 
     yield from diagnosis.devices()
     yield diagnosis.native()
+    yield diagnosis.weights()
     yield diagnosis.kernels()
     yield from diagnosis.model(name)
 

@@ -18,6 +18,7 @@ from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.reference.attention import attend_reference
 from radixlang.runtime.models.gguf.config import gguf_config
 from radixlang.runtime.models.gguf.file import GgufFile
+from radixlang.runtime.models.kept_weights import kept_bytes, weights_folder
 from radixlang.runtime.models.locate import locate
 from radixlang.runtime.process.disk_cache import kept_root
 from radixlang.runtime.process.native_library import native_library
@@ -68,6 +69,15 @@ def native() -> Finding:
         return Finding("native library", "note", "no C++ compiler: 8-bit models are slower",
                        "install g++ or clang++ (apt install g++)")  # fmt: skip
     return Finding("native library", "ok", f"8-bit layers on {library.isa()}")
+
+
+def weights() -> Finding:
+    """Prepared weights that are kept between starts: where, and how many bytes."""
+    folder = weights_folder()
+    if folder is None:
+        return Finding("kept weights", "note", "turned off by RADIXLANG_WEIGHTS",
+                       "unset the variable: models load more slowly without")  # fmt: skip
+    return Finding("kept weights", "ok", f"{kept_bytes(folder) / 1e6:,.0f} MB in {folder}")
 
 
 def kernels() -> Finding:

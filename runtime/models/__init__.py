@@ -11,6 +11,7 @@ __all__ = [
     "float64",
     "gguf",
     "int8",
+    "kept_weights",
     "linear",
     "loader",
     "locate",

@@ -258,7 +258,10 @@ def _parts(linear: Linear) -> tuple[native_decoder.AnyWeight, torch.Tensor | Non
 
 
 def in_threads(
-    outer: Callable[[], Outer], layer: Callable[[int], Layer], num_layers: int
+    outer: Callable[[], Outer],
+    layer: Callable[[int], Layer],
+    num_layers: int,
+    what: str = "loading layers",
 ) -> tuple[Outer, list[Layer]]:
     """Run `outer()` and `layer(i)` for every layer, a few at once, each on one core.
 
@@ -273,7 +276,7 @@ def in_threads(
         ) as pool:
             first = pool.submit(outer)
             made = pool.map(layer, range(num_layers))
-            layers = list(each(made, "loading layers", num_layers, "layer"))
+            layers = list(each(made, what, num_layers, "layer"))
             with doing("loading the embeddings"):
                 return first.result(), layers
     finally:

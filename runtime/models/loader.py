@@ -24,6 +24,7 @@ from radixlang.runtime.models.families import BY_NAME
 from radixlang.runtime.models.gguf.config import eos_ids, gguf_config
 from radixlang.runtime.models.gguf.file import GgufFile
 from radixlang.runtime.models.gguf.grouped import build_grouped_decoder, can_group
+from radixlang.runtime.models.gguf.laid_out import LaidOutStore
 from radixlang.runtime.models.gguf.tokenizer import gguf_tokenizer
 from radixlang.runtime.models.gguf.weights import GgufWeights
 from radixlang.runtime.models.int8.build import MEASURED_FAMILIES, build_int8_decoder
@@ -125,7 +126,8 @@ class _Wanted:
         chosen = self._chosen(config, source, path, library, coarse=coarse)
         config = self.with_kv_dtype(config, halves=chosen is not None)
         if chosen == "file" and library is not None and isinstance(source, GgufWeights):
-            return build_grouped_decoder(config, source, library), chosen
+            store = LaidOutStore.of(path, library)
+            return build_grouped_decoder(config, source, library, store), chosen
         if chosen == "int8":
             return build_int8_decoder(config, source, RowStore.of(path), library=library), chosen
         dtype = _DTYPES[self.dtype]

@@ -7,6 +7,7 @@ __all__ = [
     "config",
     "file",
     "grouped",
+    "laid_out",
     "tokenizer",
     "weights",
 ]

@@ -19,6 +19,7 @@ from radixlang.runtime.models.decoder import (
     GroupedEmbedding,
     TableEmbedding,
 )
+from radixlang.runtime.models.gguf.laid_out import LaidOutStore
 from radixlang.runtime.models.gguf.weights import GgufWeights
 from radixlang.runtime.models.linear import GroupedLinear
 from radixlang.runtime.models.native import suits
@@ -39,16 +40,20 @@ def can_group(config: ModelConfig, source: GgufWeights) -> bool:
     return is_whole and suits(config) and source.can_serve_blocks
 
 
-def build_grouped_decoder(config: ModelConfig, source: GgufWeights, library: Library) -> Decoder:
+def build_grouped_decoder(
+    config: ModelConfig, source: GgufWeights, library: Library, store: LaidOutStore
+) -> Decoder:
     """Assemble a decoder on the CPU whose weights are the file's own bits, laid out for products.
 
-    Matrices in floats are rounded to Q8_0. Pages of the file are let go as they are read.
+    Matrices in floats are rounded to Q8_0. Pages of the file are let go as they are read. What was
+    laid out is kept in the store and mapped from there.
 
     Raises:
         ModelFormatError: a tensor is missing or has another shape than the configuration says.
     """
-    take = _Grouper(config, source, library)
-    (embed, head), layers = in_threads(take.outer, take.layer, config.num_layers)
+    take = _Grouper(config, source, store)
+    what = "laying out layers" if store.is_empty else "mapping layers"
+    (embed, head), layers = in_threads(take.outer, take.layer, config.num_layers, what)
     norm = take.assembler.norm("norm")
     native = native_layers(library, config, layers, head, norm)
     device = torch.device("cpu")
@@ -58,10 +63,10 @@ def build_grouped_decoder(config: ModelConfig, source: GgufWeights, library: Lib
 class _Grouper:
     """Takes one model's matrices block by block."""
 
-    def __init__(self, config: ModelConfig, source: GgufWeights, library: Library) -> None:
+    def __init__(self, config: ModelConfig, source: GgufWeights, store: LaidOutStore) -> None:
         self._config = config
         self._source = source
-        self._library = library
+        self._store = store
         self.assembler = Assembler(config, source, torch.float32, torch.device("cpu"))
 
     def outer(self) -> tuple[Embedding, GroupedLinear]:
@@ -136,20 +141,30 @@ class _Grouper:
     ) -> GroupedWeight:
         """Matrices [size, columns] one below the other, their rows in these orders."""
         orders = orders or [None] * len(names)
-        parts = [
-            self._part(name, rows, columns, order)
-            for name, rows, order in zip(names, sizes, orders, strict=True)
-        ]
-        weight = GroupedWeight(self._library, parts)
+        wanted = list(zip(names, sizes, orders, strict=True))
+
+        def read() -> list[StoredRows]:
+            return [self._part(name, rows, columns, order) for name, rows, order in wanted]
+
+        found = [self._stored(name, rows, columns) for name, rows, _ in wanted]
+        kinds = [Q8_0 if part is None else part.kind for part in found]
+        shapes = [(kind, rows, columns) for kind, rows in zip(kinds, sizes, strict=True)]
+        weight = self._store.weight("+".join(names), shapes, read)
         for name in names:
             self._source.release(f"{name}.weight")
         return weight
 
+    def _stored(self, name: str, rows: int, columns: int) -> StoredRows | None:
+        """A matrix of that shape in the file's own blocks; None where it is to be rounded."""
+        found = self._source.stored(f"{name}.weight")
+        is_so = found is not None and (found.num_rows, found.width) == (rows, columns)
+        return found if is_so else None
+
     def _part(
         self, name: str, rows: int, columns: int, order: NDArray[np.int64] | None
     ) -> StoredRows:
-        found = self._source.stored(f"{name}.weight")
-        if found is None or (len(found.blocks), found.width) != (rows, columns):
+        found = self._stored(name, rows, columns)
+        if found is None:
             return StoredRows(Q8_0, rounded(self.assembler.matrix(name, rows, columns)), order)
         return StoredRows(found.kind, found.blocks, order)
 

@@ -6,23 +6,17 @@ and on this package's code alone.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import shutil
-import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from radixlang.kernels.native.ownership import is_own
 from radixlang.runtime.models.int8.linear import Int8Rows
-from radixlang.runtime.process.disk_cache import digest, drop_older, kept_root
+from radixlang.runtime.models.kept_weights import folder_of, new_file, why_foreign
 
 log = logging.getLogger("radixlang.runtime")
-SPARE_BYTES = 1 << 30  # left free on the disk
 
 
 class RowStore:
@@ -41,16 +35,9 @@ class RowStore:
     def of(cls, model: Path) -> RowStore:
         """The store of a model's folder or GGUF file, in `weights_folder()`.
 
-        It is another one when the model's files, radixlang or torch change; those that were made
-        of the same model before are removed.
+        It is another one when the model's files, radixlang or torch change.
         """
-        root = weights_folder()
-        if root is None:
-            return cls(None)
-        name = digest([str(model.resolve())])
-        folder = root / f"{name}-{digest(_made_from(model))}"
-        drop_older(folder)
-        return cls(folder)
+        return cls(folder_of(model))
 
     def rows(self, name: str, make: Callable[[], Int8Rows]) -> Int8Rows:
         """The weight of that name, from the store or from `make`."""
@@ -59,7 +46,7 @@ class RowStore:
         path = self._folder / f"{name}.safetensors"
         if not path.exists():
             return _made(path, make)
-        problem = _foreign(path)
+        problem = why_foreign(path)
         if problem is None:
             try:
                 return _read(path)
@@ -69,34 +56,10 @@ class RowStore:
         return _made(path, make)
 
 
-def weights_folder() -> Path | None:
-    """$RADIXLANG_WEIGHTS, or a folder in `home()`; None where the variable is empty."""
-    return kept_root("RADIXLANG_WEIGHTS", "weights")
-
-
-def _made_from(model: Path) -> Iterator[str]:
-    """The key of cached weights: the model's files, and the code."""
-    yield torch.__version__
-    for file in sorted(model.iterdir()) if model.is_dir() else [model]:
-        if file.suffix in (".safetensors", ".json", ".gguf"):
-            status = file.stat()
-            yield f"{file.name} {status.st_size} {status.st_mtime_ns}"
-    for source in sorted(Path(__file__).parents[1].rglob("*.py")):
-        yield source.read_text("utf-8")
-
-
 def _made(path: Path, make: Callable[[], Int8Rows]) -> Int8Rows:
     rows = make()
     _write(path, rows)
     return rows
-
-
-def _foreign(path: Path) -> str | None:
-    """Why the file may hold what others wrote; None where only this user can have."""
-    for place in (path, path.parent):
-        if not is_own(place):
-            return f"{place} belongs to another user, or others may write to it"
-    return None
 
 
 def _read(path: Path) -> Int8Rows:
@@ -128,17 +91,9 @@ def _write(path: Path, rows: Int8Rows) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    with contextlib.suppress(OSError, SafetensorError):  # a full disk is the latter
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not is_own(path.parent):
-            return
-        if shutil.disk_usage(path.parent).free < rows.quantized.nbytes + SPARE_BYTES:
-            return
-        number, unfinished = tempfile.mkstemp(".unfinished", dir=path.parent)
-        os.close(number)
-        try:
+    try:
+        with new_file(path, rows.quantized.nbytes) as unfinished:
             tensors = {"quantized": rows.quantized, "scale": rows.scale}
             save_file(tensors, unfinished, {"checksum": _checksum(rows)})
-            os.replace(unfinished, path)
-        finally:
-            Path(unfinished).unlink(missing_ok=True)
+    except (OSError, SafetensorError) as error:  # a full disk is the latter
+        log.info("%s is not kept: %s", path, error)

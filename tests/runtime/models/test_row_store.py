@@ -11,9 +11,10 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from radixlang.runtime.models.int8 import weight_cache as row_store
+from radixlang.runtime.models import kept_weights
 from radixlang.runtime.models.int8.linear import Int8Rows, quantize_rows
-from radixlang.runtime.models.int8.weight_cache import RowStore, weights_folder
+from radixlang.runtime.models.int8.weight_cache import RowStore
+from radixlang.runtime.models.kept_weights import weights_folder
 from radixlang.runtime.models.loader import load_model
 
 ROWS = quantize_rows(torch.randn(24, 16), (4, 8))
@@ -135,7 +136,7 @@ def test_nothing_is_kept_where_nothing_can_be(
     monkeypatch.setenv("RADIXLANG_WEIGHTS", str(model / "below a file"))
     assert ask(model) is ROWS
     monkeypatch.setenv("RADIXLANG_WEIGHTS", str(tmp_path / "full"))
-    monkeypatch.setattr(row_store, "SPARE_BYTES", 1 << 62)
+    monkeypatch.setattr(kept_weights, "SPARE_BYTES", 1 << 62)
     assert ask(model) is ROWS
     assert not list((tmp_path / "full").glob("*/*.safetensors"))
 
