@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from radixlang.kernels.native.build import HERE as NATIVE
+from radixlang.kernels.native.build import SOURCES
 from radixlang.kernels.native.ownership import is_own
 from radixlang.runtime.process.disk_cache import digest, drop_older, kept_root
 
@@ -24,7 +24,7 @@ SPARE_BYTES = 1 << 30  # left free on the disk
 SHARE = 4  # kept weights take at most this part of the disk
 UNUSED_S = 30 * 24 * 3600.0  # after which a model's are deleted
 _OURS = re.compile("[0-9a-f]{20}-[0-9a-f]{20}")
-_LAYOUT = ("grouped.py", "grouped.h", "grouped_pack.cpp", "weights_kept.cpp")
+_LAYOUT = ("grouped.h", "grouped_pack.cpp", "weights_kept.cpp")
 
 
 def weights_folder() -> Path | None:
@@ -110,7 +110,7 @@ def _made_from(model: Path) -> Iterator[str]:
         if file.suffix in (".safetensors", ".json", ".gguf"):
             status = file.stat()
             yield f"{file.name} {status.st_size} {status.st_mtime_ns}"
-    sources = [*sorted(Path(__file__).parent.rglob("*.py")), *(NATIVE / name for name in _LAYOUT)]
+    sources = [*sorted(Path(__file__).parent.rglob("*.py")), *(SOURCES / name for name in _LAYOUT)]
     for source in sources:
         yield source.read_text("utf-8")
 
