@@ -41,6 +41,8 @@ class RuntimeConfig:
             or would be evicted, move there. 0, the default, keeps all keys and values exact; a
             deterministic runtime has none, as what is idle depends on time.
         cuda_graphs: on a GPU, capture decode steps and replay them; False runs every step eagerly.
+        warm_up: on a GPU, compile kernels and capture decode steps at the start, with a bar; False
+            starts sooner, and the first requests wait for it instead.
         max_pinned_tokens: cap on prebuilt prefixes; by default half of the pool.
         compaction: make hot paths contiguous now and then.
         debug: audit all invariants after every step.
@@ -71,6 +73,7 @@ class RuntimeConfig:
     cold_tokens: int = 0
     cold_idle_s: float = 60.0
     cuda_graphs: bool = True
+    warm_up: bool = True
     max_pinned_tokens: int | None = None
     compaction: bool = True
     debug: bool = False
@@ -150,6 +153,7 @@ class RuntimeOptions(TypedDict, total=False):
     cold_tokens: int
     cold_idle_s: float
     cuda_graphs: bool
+    warm_up: bool
     max_pinned_tokens: int | None
     compaction: bool
     debug: bool

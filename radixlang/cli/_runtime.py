@@ -47,6 +47,7 @@ def _runtime(args: argparse.Namespace, options: dict[str, Any]) -> Runtime:
     if args.chat_template is not None:
         options["chat_template"] = args.chat_template
     options["cuda_graphs"] = not args.no_cuda_graphs
+    options["warm_up"] = not args.no_warm_up
     return Runtime(args.model, device=args.device or "auto", **options)
 
 

@@ -220,6 +220,7 @@ def _runtime(parser: argparse.ArgumentParser) -> Group:
           "to try a program without a model")  # fmt: skip
     _take(group, "--device", "NAME", "cpu, cuda, cuda:1; a GPU if there is one")
     _flag(group, "--no-cuda-graphs", "on a GPU, run every step eagerly")
+    _flag(group, "--no-warm-up", "on a GPU, compile kernels when they are first needed")
     _take(group, "--context", "N", "most tokens of prompt and answer together", type=int)
     _take(group, "--chat-template", "FILE", "a Jinja file in place of the model's own template")
     return group

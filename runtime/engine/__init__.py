@@ -16,4 +16,5 @@ __all__ = [
     "step",
     "step_errors",
     "step_sampling",
+    "warm_up",
 ]

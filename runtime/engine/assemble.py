@@ -12,6 +12,7 @@ from radixlang.runtime.disk.block_store import BlockStore
 from radixlang.runtime.disk.fingerprint import fingerprint_of
 from radixlang.runtime.disk.tier import DiskTier
 from radixlang.runtime.engine.engine import EngineCore
+from radixlang.runtime.engine.warm_up import warm_up
 from radixlang.runtime.forward.memory_budget import (
     draft_tokens_for,
     make_cache,
@@ -57,6 +58,8 @@ def build_engine(loaded: LoadedModel, config: RuntimeConfig) -> EngineCore:
         device=device,
         cuda_graphs=config.cuda_graphs,
     )
+    if config.warm_up:
+        warm_up(runner, memory.cache, device, config)
     return EngineCore(
         memory,
         runner,

@@ -171,14 +171,22 @@ class ModelRunner:
             assert isinstance(model, AdaptableModel)  # else they could not be bound
             (ids,) = plan.send_rows(input_ids)
             return model.forward(ids, plan.positions, plan, cache, adapters)
-        if self._uses_graphs and isinstance(model, Decoder):
-            if self._graphs is None or self._graphs.model is not model:
-                self._graphs = DecodeGraphs(model, cache, self._device.capture)
-            hidden = self._graphs.run(input_ids, plan)
+        graphs = self.graphs
+        if graphs is not None:
+            hidden = graphs.run(input_ids, plan)
             if hidden is not None:
                 return hidden
         (ids,) = plan.send_rows(input_ids)
         return model.forward(ids, plan.positions, plan, cache)
+
+    @property
+    def graphs(self) -> DecodeGraphs | None:
+        """Captures decode steps of the present model; None where every step runs eagerly."""
+        if not self._uses_graphs:
+            return None
+        if self._graphs is None or self._graphs.model is not self.model:
+            self._graphs = DecodeGraphs(self.model, self._memory.cache, self._device.capture)
+        return self._graphs
 
     def forget_plan(self) -> None:
         """Build the next plan from scratch, because slots of a leased node have moved."""

@@ -114,7 +114,7 @@ def decode(lab: Lab, loaded: LoadedModel, *, num_tokens: int = 64, branches: int
     texts = []
     for graphs in (True, False):
         with Runtime(loaded, kv_bytes=_kv_bytes(loaded, branches, num_tokens), seed=0,
-                     cuda_graphs=graphs) as runtime:  # fmt: skip
+                     cuda_graphs=graphs, warm_up=False) as runtime:  # fmt: skip
             kind = "graphs" if graphs else "eager"
             for num in (1, branches):
                 _generate(runtime, num, num_tokens)  # compiled and captured

@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from radixlang.constraints.specs import Choices, Regex
+from radixlang.runtime.models.model import LoadedModel
+from radixlang.runtime.models.transformers_model import wrap
 from radixlang.runtime.runtime import Runtime
 from radixlang.sampling_params import SamplingParams
-from tests.conftest import make_tiny_model
+from tests.conftest import _tiny_tokenizer, make_tiny_model
 from tests.kernels.interp.graph_recorder import InterpretedGpu
 
 WAIT_S = 600
@@ -69,7 +72,14 @@ def on_both(scenario: Scenario, model: Any = None) -> tuple[Any, Any, Interprete
         made.append(
             Runtime(
                 model or make_tiny_model(native=False),
-                **{"num_pages": 512, "seed": 0, "debug": True, "draft_tokens": 0, **options},
+                **{
+                    "num_pages": 512,
+                    "seed": 0,
+                    "debug": True,
+                    "draft_tokens": 0,
+                    "warm_up": False,
+                    **options,
+                },
             )
         )
         return made[-1]
@@ -221,6 +231,28 @@ def test_weights_that_are_replaced() -> None:
     assert gpu.num_captures == 2
 
 
+def transformers_model() -> LoadedModel:
+    """An architecture that runs through transformers' own classes."""
+    torch.manual_seed(3)
+    config = transformers.GPTNeoXConfig(
+        vocab_size=480, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=2, max_position_embeddings=128, dtype="float32",
+    )  # fmt: skip
+    model = wrap(transformers.AutoModelForCausalLM.from_config(config), "tiny")
+    return LoadedModel(model, _tiny_tokenizer(), model.config)
+
+
+def test_models_of_transformers_decode_by_graphs_too() -> None:
+    def scenario(open_runtime: Callable[..., Runtime]) -> Any:
+        runtime = open_runtime()
+        return answers(runtime, [ids(1, 12) + ids(i, 1 + i) for i in range(2)], greedy(4))
+
+    on_cpu, found, gpu = on_both(scenario, transformers_model())
+    assert found == on_cpu
+    assert gpu.num_captures in (1, 2)  # as the two start in one step, or one after the other
+    assert gpu.num_replays >= 3
+
+
 def test_batches_that_shrink_share_what_was_captured() -> None:
     def scenario(open_runtime: Callable[..., Runtime]) -> Any:
         prompts = [ids(1, 12) + ids(i, 2) for i in range(4)]
@@ -246,7 +278,7 @@ def test_a_capture_that_fails_in_the_engine(
     with caplog.at_level(logging.WARNING), InterpretedGpu().installed() as broken:
         broken.failures = [failure] * 9
         with Runtime(
-            make_tiny_model(native=False), num_pages=512, seed=0, draft_tokens=0
+            make_tiny_model(native=False), num_pages=512, seed=0, draft_tokens=0, warm_up=False
         ) as runtime:
             assert answers(runtime, [ids(1, 12), ids(2, 9)], greedy()) == expected
     assert len(broken.failures) == 8
@@ -257,7 +289,11 @@ def test_graphs_can_be_turned_off() -> None:
     with (
         InterpretedGpu().installed() as gpu,
         Runtime(
-            make_tiny_model(native=False), num_pages=512, draft_tokens=0, cuda_graphs=False
+            make_tiny_model(native=False),
+            num_pages=512,
+            draft_tokens=0,
+            cuda_graphs=False,
+            warm_up=False,
         ) as runtime,
     ):
         assert len(answers(runtime, [ids(1, 12)], greedy(2))[0][0]) == 2

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from radixlang.constraints.specs import Regex
 from radixlang.runtime.engine.step import Step
 from radixlang.runtime.models.assemble import build_decoder
 from radixlang.runtime.models.model import LoadedModel
+from radixlang.runtime.models.transformers_model import wrap
 from radixlang.runtime.runtime import Runtime
 from radixlang.sampling_params import SamplingParams
 from tests.conftest import _RandomWeights, _tiny_config, _tiny_tokenizer
@@ -47,10 +49,21 @@ def meta_model(windows: tuple[int | None, int | None] = (None, None)) -> LoadedM
     return LoadedModel(model, _tiny_tokenizer(), config)
 
 
+def meta_transformers_model() -> LoadedModel:
+    """An architecture that runs through transformers' own classes."""
+    config = transformers.GPTNeoXConfig(
+        vocab_size=480, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=2, max_position_embeddings=2048, dtype="float32",
+    )  # fmt: skip
+    model = wrap(transformers.AutoModelForCausalLM.from_config(config), "tiny")
+    model._model.to("meta")  # type: ignore[arg-type]
+    return LoadedModel(model, _tiny_tokenizer(), model.config)
+
+
 def decode(
     crossings: Crossings, monkeypatch: pytest.MonkeyPatch, num_rows: int,
     params: Callable[[int], SamplingParams], *, spec: Any = None, windows: Any = (None, None),
-    **options: Any,
+    model: LoadedModel | None = None, **options: Any,
 ) -> list[Counter[str]]:  # fmt: skip
     """Crossings of each decode step of branches below one prompt that all run from start to end."""
     steps: list[tuple[int, Counter[str]]] = []
@@ -62,8 +75,8 @@ def decode(
         steps.append((step.num_rows, Counter(crossings.counts)))
 
     monkeypatch.setattr(Step, "run", counted)
-    model = meta_model(windows)
-    with Runtime(model, num_pages=20_000, seed=0, compaction=False, **options) as runtime:
+    options = {"seed": 0, "compaction": False, "warm_up": False, **options}
+    with Runtime(model or meta_model(windows), num_pages=20_000, **options) as runtime:
         runtime.core.call(crossings.__enter__)
         root = runtime.new_branch()
         root.extend(list(range(10, 60)))
@@ -107,6 +120,16 @@ def test_rows_of_every_kind_and_more_than_one_part_of_logits(
     steps = decode(crossings, monkeypatch, 28, lambda index: kinds[index % len(kinds)](index))
     assert steps == [THREE] * len(steps)
     assert len(steps) >= NUM_STEPS - 3
+
+
+@pytest.mark.parametrize("num_rows", [1, 24])
+def test_models_of_transformers_cross_as_often(
+    crossings: Crossings, monkeypatch: pytest.MonkeyPatch, num_rows: int
+) -> None:
+    model = meta_transformers_model()
+    steps = decode(crossings, monkeypatch, num_rows, made("nucleus"), model=model)
+    assert len(steps) >= NUM_STEPS - 3
+    assert steps == [THREE] * len(steps)
 
 
 def test_masks_add_nothing(crossings: Crossings, monkeypatch: pytest.MonkeyPatch) -> None:
