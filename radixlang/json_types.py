@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 # Read through Sequence and Mapping, so that a list[str] is JSON too; written as lists and dicts.
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 JsonObject: TypeAlias = dict[str, Json]
+JsonBody: TypeAlias = dict[str, Any]  # of a request or reply; each field has its own type
 
 # A JSON schema that is an object. What a keyword holds follows from its name, and is checked when
 # the schema is read (runtime/constraints/schema/keywords); a type of it would be checked again.

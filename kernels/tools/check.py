@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from radixlang.kernels.tools.compiled import Report, compile_variant
-from radixlang.kernels.tools.variants import TARGETS, Variant, shipped
+from radixlang.kernels.tools.variants import TARGETS, KernelVariant, shipped
 
 TABLE = Path(__file__).with_name("compiled_table.json")
 MAX_REGISTERS = 248
@@ -29,7 +29,7 @@ Fields = dict[str, int | str]  # of a Report
 Table = dict[str, Fields]  # by the names of variants
 
 
-def gates(variant: Variant, target: str, report: Report) -> list[str]:
+def gates(variant: KernelVariant, target: str, report: Report) -> list[str]:
     """What is wrong with a variant by itself; empty when nothing is."""
     wrong = []
     if report.spills:
@@ -55,7 +55,7 @@ def gates(variant: Variant, target: str, report: Report) -> list[str]:
     return wrong
 
 
-def _fits(variant: Variant, target: str, report: Report) -> list[str]:
+def _fits(variant: KernelVariant, target: str, report: Report) -> list[str]:
     """Whether a multiprocessor takes a program, and more than one where few rows leave it idle."""
     shared = SHARED_KB[target] * 1024
     if report.shared_bytes > shared - 1024:
@@ -65,7 +65,7 @@ def _fits(variant: Variant, target: str, report: Report) -> list[str]:
     return [f"runs {num} programs a multiprocessor"] if num < (2 if few_rows else 1) else []
 
 
-def programs_per_sm(variant: Variant, target: str, report: Report) -> int:
+def programs_per_sm(variant: KernelVariant, target: str, report: Report) -> int:
     """Programs of a variant that one multiprocessor has registers and shared memory for."""
     threads = 32 * variant.tile(target).num_warps
     registers = -(-report.registers // 8) * 8 * threads

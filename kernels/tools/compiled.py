@@ -18,7 +18,7 @@ from radixlang.kernels.gpu.rotary_append import rotary_append
 from radixlang.kernels.gpu.sample_tokens import sample_tokens
 from radixlang.kernels.gpu.tree_attn import extend_attn, tree_attn_partial
 from radixlang.kernels.gpu.tree_merge import tree_merge
-from radixlang.kernels.tools.variants import Variant, argument_type, constants
+from radixlang.kernels.tools.variants import KernelVariant, argument_type, constants
 
 KERNELS = {
     "tree_attn_partial": tree_attn_partial,
@@ -49,7 +49,7 @@ class Report:
         return asdict(self)
 
 
-def compile_variant(variant: Variant, target: str) -> Report:
+def compile_variant(variant: KernelVariant, target: str) -> Report:
     """Compile for sm_80, sm_90, sm_100 or gfx942. Raises what the compiler raises."""
     kernel = KERNELS[variant.kernel]
     values = constants(variant, target)
@@ -73,7 +73,7 @@ def _target(name: str) -> GPUTarget:
     return GPUTarget("cuda", int(name.removeprefix("sm_")), 32)
 
 
-def _options(variant: Variant, target: str) -> dict[str, int]:
+def _options(variant: KernelVariant, target: str) -> dict[str, int]:
     if variant.is_attention:
         tile = variant.tile(target)
         listed = variant.kernel == "extend_attn" and not variant.run

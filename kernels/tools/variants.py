@@ -15,7 +15,7 @@ WIDEST = "sm_90"  # the target with every choice; the others have those that are
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class KernelVariant:
     """One compiled kernel: which, over what types, with which choices."""
 
     kernel: str  # a name of compiled.KERNELS
@@ -66,49 +66,49 @@ def arch_of(target: str) -> int:
     return CDNA3 if target.startswith("gfx") else int(target.removeprefix("sm_"))
 
 
-def shipped(target: str) -> list[Variant]:
+def shipped(target: str) -> list[KernelVariant]:
     """Every variant of the table for one target, without repeats."""
     partial, extend = "tree_attn_partial", "extend_attn"
     variants = [
-        Variant(partial, head_dim=d, packed_rows=m) for d in (64, 128, 256) for m in (16, 64)
+        KernelVariant(partial, head_dim=d, packed_rows=m) for d in (64, 128, 256) for m in (16, 64)
     ]
-    variants += [Variant(partial, packed_rows=m, quantized=True) for m in (16, 64)]
-    variants.append(Variant(extend, packed_rows=128, run=True))
-    variants += [Variant("sample_tokens", "fp32", masked=masked) for masked in (False, True)]
+    variants += [KernelVariant(partial, packed_rows=m, quantized=True) for m in (16, 64)]
+    variants.append(KernelVariant(extend, packed_rows=128, run=True))
+    variants += [KernelVariant("sample_tokens", "fp32", masked=masked) for masked in (False, True)]
     if target == WIDEST:
         variants += _wide()
     if target in NEARLY_ALIKE:
         return variants
-    variants += [Variant("tree_merge", head_dim=d) for d in (64, 80, 96, 128, 256)]
-    variants += [Variant("append_kv", head_dim=d, quantized=q)
+    variants += [KernelVariant("tree_merge", head_dim=d) for d in (64, 80, 96, 128, 256)]
+    variants += [KernelVariant("append_kv", head_dim=d, quantized=q)
                  for d in (64, 128) for q in (False, True)]  # fmt: skip
-    variants += [Variant("rotary_append", head_dim=d, quantized=q)
+    variants += [KernelVariant("rotary_append", head_dim=d, quantized=q)
                  for d in (64, 128) for q in (False, True)]  # fmt: skip
-    variants += [Variant("rotary_append", dtype) for dtype in ("fp16", "fp32")]
-    variants.append(Variant("rotary_append", head_dim=96, halves=True))
-    variants.append(Variant("advance_tails"))
+    variants += [KernelVariant("rotary_append", dtype) for dtype in ("fp16", "fp32")]
+    variants.append(KernelVariant("rotary_append", head_dim=96, halves=True))
+    variants.append(KernelVariant("advance_tails"))
     return list({variant.name(target): variant for variant in variants}.values())
 
 
-def _wide() -> list[Variant]:
+def _wide() -> list[KernelVariant]:
     """Head dims, group sizes, precisions and options of attention."""
     partial, extend = "tree_attn_partial", "extend_attn"
-    variants = [Variant(partial, head_dim=d) for d in HEAD_DIMS]
-    variants += [Variant(partial, packed_rows=m) for m in PACKED_ROWS]
-    variants += [Variant(partial, dtype, packed_rows=16) for dtype in ("fp16", "fp32")]
-    variants += [Variant(partial, head_dim=64, group=group) for group in (1, 7, 16)]
+    variants = [KernelVariant(partial, head_dim=d) for d in HEAD_DIMS]
+    variants += [KernelVariant(partial, packed_rows=m) for m in PACKED_ROWS]
+    variants += [KernelVariant(partial, dtype, packed_rows=16) for dtype in ("fp16", "fp32")]
+    variants += [KernelVariant(partial, head_dim=64, group=group) for group in (1, 7, 16)]
     for choice in ("soft_cap", "window", "sinks", "masked"):
-        variants.append(Variant(partial, packed_rows=64, **{choice: True}))  # type: ignore[arg-type]
-    variants += [Variant(extend, head_dim=d, packed_rows=128, run=True) for d in (64, 256)]
+        variants.append(KernelVariant(partial, packed_rows=64, **{choice: True}))  # type: ignore[arg-type]
+    variants += [KernelVariant(extend, head_dim=d, packed_rows=128, run=True) for d in (64, 256)]
     variants += [
-        Variant(extend, packed_rows=128),
-        Variant(extend, "fp32", packed_rows=64, run=True),
-        Variant(extend, packed_rows=128, window=True),
+        KernelVariant(extend, packed_rows=128),
+        KernelVariant(extend, "fp32", packed_rows=64, run=True),
+        KernelVariant(extend, packed_rows=128, window=True),
     ]
     return variants
 
 
-def constants(variant: Variant, target: str) -> dict[str, object]:
+def constants(variant: KernelVariant, target: str) -> dict[str, object]:
     """Compile-time arguments of a variant."""
     dim = {"HEAD_DIM": variant.head_dim, "BLOCK_D": block_d(variant.head_dim)}
     tile, flags = variant.tile(target), {"SINKS": variant.sinks, "WITH_LSE": False}
@@ -141,7 +141,7 @@ def constants(variant: Variant, target: str) -> dict[str, object]:
             raise ValueError(f"no kernel is called {other!r}")
 
 
-def argument_type(name: str, variant: Variant) -> str:
+def argument_type(name: str, variant: KernelVariant) -> str:
     """Triton's type of an argument, by the naming rules of the kernels."""
     pool = "i8" if variant.quantized else variant.dtype
     match name:

@@ -27,7 +27,7 @@ class Stream:
     this branch.
     """
 
-    __slots__ = ("adapter", "adopted", "base", "base_length", "block", "branch", "domain", "ended",
+    __slots__ = ("adapter", "base", "base_length", "block", "branch", "domain", "ended",
                  "error", "failure", "formatted", "held", "join_at", "outstanding", "piece_ends",
                  "pieces", "pos", "queued", "roles", "waiting", "was_stopped",
                  "watchers")  # fmt: skip
@@ -50,7 +50,6 @@ class Stream:
         self.waiting = False
         self.queued = False
         self.ended = False
-        self.adopted = False
         self.error: ProgramError | None = None
         self.failure: ProgramError | None = None
         self.was_stopped = False

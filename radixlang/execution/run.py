@@ -21,7 +21,7 @@ from radixlang.execution.recorder import Recorder
 from radixlang.execution.run_loop import RunLoop
 from radixlang.execution.run_options import RunOptions
 from radixlang.execution.threads.timers import deadlines
-from radixlang.graph.next_use import FutureUse, Place
+from radixlang.graph.next_use import FutureUse, NodePosition
 from radixlang.graph.nodes import Block, Dynamic, Gen, Graph, Node, Ref
 from radixlang.protocol import Backend
 
@@ -37,7 +37,7 @@ class Run:
         self, name: str, backend: Backend, options: RunOptions, *,
         args: Mapping[str, object] | None = None, graph: Graph | None = None,
         constraints: Mapping[int, object] | None = None,
-        uses: Mapping[Place, FutureUse] | None = None,
+        uses: Mapping[NodePosition, FutureUse] | None = None,
     ) -> None:  # fmt: skip
         self.name, self.backend, self.options = name, backend, options
         self.recorder = Recorder(name, None if graph is None else graph.blocks)

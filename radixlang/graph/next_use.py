@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from radixlang.graph.nodes import Adopt, Answer, Block, Call, Fork, Gen, Graph, Join, Node, Select
 
-Place = tuple[int, int]  # (block, index of a node); index -1 is the beginning of the block
+NodePosition = tuple[int, int]  # (block, index of a node); index -1 is the beginning of the block
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,13 @@ class FutureUse:
 NO_USE = FutureUse(0, None)
 
 
-def future_uses(graph: Graph) -> dict[Place, FutureUse]:
+def future_uses(graph: Graph) -> dict[NodePosition, FutureUse]:
     """The later uses of the prompt at every node. Exact for a static graph.
 
     Goes backwards over each block. An adopted child continues as its parent, so the uses after the
     Adopt are those of the child's end.
     """
-    found: dict[Place, FutureUse] = {}
+    found: dict[NodePosition, FutureUse] = {}
     ends: dict[int, FutureUse] = {}
     stack = [(graph.root, len(graph.root.nodes) - 1, NO_USE)]
     while stack:
@@ -67,7 +67,7 @@ def _below(node: Node) -> tuple[int, ...]:
     return (node.child,) if isinstance(node, Call) else ()
 
 
-def _before(node: Node, after: FutureUse, found: Mapping[Place, FutureUse]) -> FutureUse:
+def _before(node: Node, after: FutureUse, found: Mapping[NodePosition, FutureUse]) -> FutureUse:
     if isinstance(node, (Gen, Select)):
         return FutureUse(after.num_generations + 1, 1)
     begins = [found[(child, -1)] for child in _below(node)]

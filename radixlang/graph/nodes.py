@@ -220,7 +220,6 @@ Node: TypeAlias = (
     "Text | RoleBegin | RoleEnd | ThoughtBegin | ThoughtEnd | Gen | Answer | Select | Fork | Join "
     "| Adopt | Call | Adapt | Dynamic"
 )
-VALUE_NODES = (Gen, Select, Join)
 
 
 class Block:

@@ -15,10 +15,10 @@ from radixlang.state.expressions.items import Appendable
 from radixlang.state.state import State
 
 Step: TypeAlias = "Appendable | Callable[[State], object]"  # a function appends to its branch
-Score: TypeAlias = Callable[[State], float]
+StateScore: TypeAlias = Callable[[State], float]
 
 
-def mean_logprob(name: str) -> Score:
+def mean_logprob(name: str) -> StateScore:
     """A scorer: mean log-probability of a generation; it must ask for `logprobs=True`.
 
     A generation without a token has the score -inf: it is chosen only if all are empty.
@@ -35,7 +35,7 @@ def mean_logprob(name: str) -> Score:
     return score
 
 
-def best_of(state: State, n: int, step: Step, score: Score) -> State:
+def best_of(state: State, n: int, step: Step, score: StateScore) -> State:
     """Take n samples of a step and continue from the one with the highest score."""
     group = state.fork(n)
     for branch in group:
@@ -65,7 +65,7 @@ def majority(
 
 
 def beam(
-    state: State, step: Step, score: Score, *, width: int, branching: int, depth: int
+    state: State, step: Step, score: StateScore, *, width: int, branching: int, depth: int
 ) -> State:
     """Beam search over branches: each round extends every beam `branching` ways and keeps the
     best `width`. Other beams are cancelled, which frees their KV at once.

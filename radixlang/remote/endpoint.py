@@ -8,7 +8,6 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import httpx2
 
@@ -18,8 +17,8 @@ from radixlang.errors import (
     RequestError,
     RuntimeClosedError,
 )
+from radixlang.json_types import JsonBody
 
-JsonBody: TypeAlias = dict[str, Any]  # each field of a body has its own type
 _AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504})
 _MAX_PAUSE_S = 30.0
 

@@ -7,8 +7,8 @@ import math
 
 from radixlang.constraints.specs import Choices, Grammar, JsonSchema, Regex
 from radixlang.errors import ParameterError, UnsupportedConstraintError
+from radixlang.json_types import JsonBody
 from radixlang.remote.abilities import BEYOND_OPENAI, Abilities
-from radixlang.remote.endpoint import JsonBody
 from radixlang.sampling_params import SamplingParams
 
 _PLAIN = SamplingParams()

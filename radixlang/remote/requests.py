@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from radixlang.errors import IncompleteError, ParameterError, UnsupportedConstraintError
+from radixlang.json_types import JsonBody
 from radixlang.protocol import (
     Completion,
     Delta,
@@ -19,7 +20,7 @@ from radixlang.protocol import (
     Usage,
 )
 from radixlang.remote.abilities import Abilities
-from radixlang.remote.endpoint import Endpoint, JsonBody
+from radixlang.remote.endpoint import Endpoint
 from radixlang.remote.fields import constraint_fields, sampling_fields
 from radixlang.remote.turns import read_turns
 from radixlang.reply import Reply

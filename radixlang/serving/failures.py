@@ -17,8 +17,8 @@ from radixlang.errors import (
     RadixlangError,
     RuntimeClosedError,
 )
+from radixlang.json_types import JsonBody
 from radixlang.records.json_text import dump_json
-from radixlang.serving.json_object import JsonObject
 
 
 class ServingError(RadixlangError):
@@ -50,7 +50,7 @@ class TextJSONResponse(JSONResponse):
         return dump_json(content).encode("utf-8")
 
 
-def error_body(error: BaseException) -> JsonObject:
+def error_body(error: BaseException) -> JsonBody:
     """The body that tells a client of an error."""
     known = as_serving_error(error)
     return {

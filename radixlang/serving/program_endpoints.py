@@ -22,12 +22,12 @@ from radixlang.errors import (
     RadixlangError,
     place_of,
 )
+from radixlang.json_types import JsonBody
 from radixlang.keywords import RunKeywords
 from radixlang.program.program import Program
 from radixlang.serving.config import ServerConfig
 from radixlang.serving.event_stream import DONE, EventStream, event, unless_gone
 from radixlang.serving.failures import TextJSONResponse, as_serving_error, error_body
-from radixlang.serving.json_object import JsonObject
 from radixlang.serving.program_models import (
     ProgramFailure,
     ProgramFault,
@@ -126,7 +126,7 @@ class ProgramEndpoint:
         return self.program.with_options(**options).bind(**given).stream()
 
     async def _whole(self, run: ProgramStream, request: Request) -> Response:
-        async def body() -> JsonObject:
+        async def body() -> JsonBody:
             async for _ in run:
                 pass
             return await asyncio.to_thread(_result_of, run)
@@ -136,7 +136,7 @@ class ProgramEndpoint:
         finally:
             run.cancel()
 
-    async def _chunks(self, run: ProgramStream) -> AsyncIterator[JsonObject]:
+    async def _chunks(self, run: ProgramStream) -> AsyncIterator[JsonBody]:
         """Pieces of text as they come, and the result."""
         async for piece in run:
             yield {"type": "text", "name": piece.name, "branch": list(piece.branch),
@@ -162,7 +162,7 @@ def _namespace(request: Request, own: str) -> str:
     return f"{key}/{own}" if own else key
 
 
-def _result_of(run: ProgramStream) -> JsonObject:
+def _result_of(run: ProgramStream) -> JsonBody:
     """The result of a run that has ended; parsing its values may run the user's validators."""
     state = run.state
     return {"text": state.text(), "values": to_json(state.values()),
@@ -179,7 +179,7 @@ def _failed(error: RadixlangError) -> Response:
     )
 
 
-def _fault(error: RadixlangError) -> JsonObject:
+def _fault(error: RadixlangError) -> JsonBody:
     cause = error.__cause__ or error
     location = place_of(error) or place_of(cause)
     said = str(cause) if not isinstance(cause, CancelledError) else "the program was cancelled"
@@ -189,7 +189,7 @@ def _fault(error: RadixlangError) -> JsonObject:
     ).model_dump()  # fmt: skip
 
 
-async def _events(first: JsonObject, chunks: AsyncIterator[JsonObject]) -> AsyncIterator[str]:
+async def _events(first: JsonBody, chunks: AsyncIterator[JsonBody]) -> AsyncIterator[str]:
     yield event(first)
     try:
         async for chunk in chunks:

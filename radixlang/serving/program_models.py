@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 
 from radixlang.errors import ParameterError
+from radixlang.json_types import JsonBody
 from radixlang.program.program import Program
 from radixlang.protocol import Usage
-from radixlang.serving.json_object import JsonObject
 
 _PLAIN = (str, bool, int, float, type(None))  # defaults that the API's description can show
 
@@ -80,7 +80,7 @@ def arguments_model(program: Program, kinds: Mapping[str, object]) -> type[BaseM
                 "others of the file with FILE:NAME"
             )
     # each field has a type of its own
-    definitions: JsonObject = dict(found)
+    definitions: JsonBody = dict(found)
     return create_model(
         f"{program.name}_arguments", __config__=ConfigDict(extra="forbid"), **definitions
     )
@@ -96,7 +96,7 @@ def _field(name: str, default: object) -> object:
 
 def result_model(program: Program, returned: object) -> type[BaseModel]:
     """The model of a reply; what is returned is any JSON where its type has no schema."""
-    kind: JsonObject = {"returned": (returned if _is_json_kind(returned) else object, ...)}
+    kind: JsonBody = {"returned": (returned if _is_json_kind(returned) else object, ...)}
     return create_model(
         f"{program.name}_result", text=(str, ...), values=(dict[str, object], ...),
         usage=(Usage, ...), **kind,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 PROJECTIONS = ("q", "k", "v", "qkv", "o", "gate", "up", "gate_up", "down")
-Place = tuple[int, str]  # a layer and one of PROJECTIONS
+LayerPart = tuple[int, str]  # a layer and one of PROJECTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class LoraAdapter:
 
     name: str
     origin: str
-    changes: Mapping[Place, LowRank]
+    changes: Mapping[LayerPart, LowRank]
     invocation: tuple[int, ...] = ()
     fingerprint: str = field(init=False)
 

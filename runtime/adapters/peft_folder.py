@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from radixlang.errors import AdapterFormatError
-from radixlang.runtime.adapters.lora import PROJECTIONS, LoraAdapter, LowRank, Place
+from radixlang.runtime.adapters.lora import PROJECTIONS, LayerPart, LoraAdapter, LowRank
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 # Fields under which an adapter computes something else; served is only the value given here.
@@ -110,7 +110,7 @@ def _tensors(path: Path) -> dict[str, torch.Tensor]:
 
 def _change(
     folder: Path, config: Mapping[str, Any], module: str, pair: Mapping[str, torch.Tensor]
-) -> tuple[Place, LowRank]:
+) -> tuple[LayerPart, LowRank]:
     found = _MODULE.fullmatch(module)
     if found is None or found["part"] not in PROJECTIONS:
         raise AdapterFormatError(

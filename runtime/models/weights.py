@@ -1,8 +1,9 @@
 """Sources of a decoder's weights: one small interface over safetensors and GGUF.
 
 Tensors go by our own names, the same for all families. A layer's tensors are named
-`layers.<i>.<part>.weight` (or `.bias`) with the parts of `LAYER_PARTS`; outside the layers there
-are `embed`, `norm` and `head`. Phi-3 files hold `qkv` and `gate_up` fused, the others apart.
+`layers.<i>.<part>.weight` (or `.bias`); the parts are attn_norm, attn_post_norm, mlp_norm,
+mlp_post_norm, q_norm, k_norm, q, k, v, o, gate, up and down, and in Phi-3's files qkv and gate_up,
+which are fused. Outside the layers there are embed, norm and head.
 """
 
 from __future__ import annotations
@@ -18,9 +19,6 @@ import torch
 
 from radixlang.errors import ModelFormatError
 from radixlang.runtime.models.decoder import Embedding
-
-LAYER_PARTS = ("attn_norm", "attn_post_norm", "mlp_norm", "mlp_post_norm", "q_norm", "k_norm",
-               "q", "k", "v", "qkv", "o", "gate", "up", "gate_up", "down")  # fmt: skip
 
 
 class WeightSource(Protocol):

@@ -126,7 +126,7 @@ Operation = Extend | Generate | Score | Peek | UseAdapter | ForkInto | Expect | 
 
 
 @dataclass(slots=True)
-class Family:
+class BranchFamily:
     """A branch and all its forks: the tokens that were cached when their first request began."""
 
     num_found: int | None = None
@@ -182,7 +182,7 @@ class BranchState:
         self.error: BaseException | None = None
         self.last_use = 0
         self.next_use: float | None = None
-        self.family = Family()
+        self.family = BranchFamily()
 
     def run_ids(self, encode_run: Callable[..., list[int]], extra: str | None = None) -> list[int]:
         """Token ids of the run and of `extra` text after it, tokenised as one.

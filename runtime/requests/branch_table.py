@@ -36,7 +36,7 @@ from radixlang.runtime.requests.request import Job
 from radixlang.runtime.requests.score_request import ScoreJob, num_shared
 from radixlang.runtime.sampling.counter_rng import SeedSource
 from radixlang.runtime.scheduling.sequence import TokenIds, TokenSequence
-from radixlang.runtime.speculative.ngram_cache import NgramCache, Writing
+from radixlang.runtime.speculative.ngram_cache import NgramCache, NgramText
 from radixlang.runtime.speculative.prompt_lookup import Drafter
 from radixlang.runtime.text.option_tokens import option_runs
 from radixlang.runtime.text.single_tokens import bias_of, single_token
@@ -219,7 +219,7 @@ class Branches:
 
     def _drafter(self, namespace: Namespace) -> Drafter | None:
         most = self.serving.draft_tokens
-        return Drafter(most, Writing(self.ngrams, namespace)) if most else None
+        return Drafter(most, NgramText(self.ngrams, namespace)) if most else None
 
     def _unstable(
         self, state: BranchState, operation: Generate, prompt: TokenIds

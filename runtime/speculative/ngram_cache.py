@@ -42,7 +42,7 @@ class NgramCache:
         self._places.clear()
 
 
-class Writing:
+class NgramText:
     """The text of one generation in the cache, and lookups of others' text."""
 
     __slots__ = ("_cache", "_first", "_namespace", "_text")

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from radixlang.runtime.speculative.ngram_cache import Writing
+from radixlang.runtime.speculative.ngram_cache import NgramText
 
 NO_DRAFT: NDArray[np.int32] = np.empty(0, np.int32)
 MIN_MATCH, MAX_MATCH = 2, 4  # fewest and most tokens that are matched
@@ -40,7 +40,7 @@ class Drafter:
 
     __slots__ = ("_guess", "_kept", "_most", "_tried", "_writing")
 
-    def __init__(self, most: int, writing: Writing) -> None:
+    def __init__(self, most: int, writing: NgramText) -> None:
         self._most = most
         self._writing = writing
         self._kept, self._tried = _PRIOR_KEPT, _PRIOR_TRIED

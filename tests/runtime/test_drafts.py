@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from radixlang.constraints.specs import JsonSchema
 from radixlang.errors import ParameterError
 from radixlang.runtime.speculative import prompt_lookup as drafts
-from radixlang.runtime.speculative.ngram_cache import MAX_NGRAMS, NgramCache, Writing
+from radixlang.runtime.speculative.ngram_cache import MAX_NGRAMS, NgramCache, NgramText
 from radixlang.runtime.speculative.prompt_lookup import (
     MAX_MATCH,
     MIN_MATCH,
@@ -81,7 +81,7 @@ def test_a_draft_continues_a_real_match(tokens: list[int], count: int) -> None:
 
 
 def drafter_of(cache: NgramCache, namespace: str = "") -> Drafter:
-    return Drafter(8, Writing(cache, namespace))
+    return Drafter(8, NgramText(cache, namespace))
 
 
 def test_what_another_has_written_is_a_draft_too() -> None:
@@ -101,7 +101,7 @@ def test_what_another_has_written_is_a_draft_too() -> None:
 
 def test_the_oldest_ngrams_are_forgotten() -> None:
     cache, text = NgramCache(), list(range(20_000))
-    writing = Writing(cache, "")
+    writing = NgramText(cache, "")
     writing.extend(ids(*text[:10]))
     assert len(cache) == 0
     writing.extend(ids(*text))

@@ -140,7 +140,7 @@ def handle_adopt(run: NodeContext, stream: Stream, node: Adopt) -> bool:
     if not _is_over(stream, child):
         return False
     old, stream.branch = branch_of(stream), branch_of(child)
-    child.branch, child.adopted = None, True
+    child.branch = None
     old.release()
     stream.pieces.extend(child.pieces)
     stream.roles, stream.held, stream.adapter = child.roles, child.held, child.adapter

@@ -15,7 +15,7 @@ from radixlang.execution.handlers.turn_text import KnownTexts, TurnText
 from radixlang.execution.pieces import Cell
 from radixlang.execution.run_loop import RunLoop
 from radixlang.execution.run_options import RunOptions
-from radixlang.graph.next_use import FutureUse, Place
+from radixlang.graph.next_use import FutureUse, NodePosition
 from radixlang.graph.nodes import Gen, Thought
 from radixlang.protocol import Backend, Delta
 from radixlang.sampling_params import SamplingParams
@@ -32,7 +32,7 @@ class NodeContext:
     def __init__(
         self, name: str, backend: Backend, options: RunOptions, loop: RunLoop, *,
         args: Mapping[str, object], constraints: Mapping[int, object] | None,
-        uses: Mapping[Place, FutureUse] | None,
+        uses: Mapping[NodePosition, FutureUse] | None,
     ) -> None:  # fmt: skip
         self.name, self.backend, self.options, self.loop = name, backend, options, loop
         self.args = args

@@ -13,10 +13,10 @@ from radixlang.constraints.specs import (
     Regex,
 )
 from radixlang.errors import ParameterError
+from radixlang.json_types import JsonBody
 from radixlang.protocol import Backend
 from radixlang.sampling_params import MAX_SEED, PARAM_NAMES, SamplingKeywords, SamplingParams
 from radixlang.serving.config import ServerConfig
-from radixlang.serving.json_object import JsonObject
 from radixlang.serving.openai_api.schemas import (
     ChatRequest,
     CompletionRequest,
@@ -43,7 +43,7 @@ def sampling_of(
     Raises:
         ParameterError: a value is out of range, or is something that this server does not do.
     """
-    named: JsonObject = {name: getattr(body, name) for name in _SAME_NAMES}
+    named: JsonBody = {name: getattr(body, name) for name in _SAME_NAMES}
     given = {name: value for name, value in named.items() if value is not None}
     if given.get("top_k") in (-1, 0):  # other servers' words for all tokens
         given["top_k"] = None

@@ -15,7 +15,7 @@ from typing import Any
 
 from radixlang.constraints.specs import ToolCall
 from radixlang.errors import ParameterError
-from radixlang.serving.json_object import JsonObject
+from radixlang.json_types import JsonBody
 from radixlang.serving.served_backend import ServedBackend
 
 _NAME, _KEY, _VALUE, _TEXT = "radixlangname", "radixlangkey", "radixlangvalue", "radixlangtext"
@@ -124,7 +124,7 @@ def call_format_of(backend: ServedBackend) -> CallFormat:
     Raises:
         ParameterError: the template writes no tools or calls, or in a form that is not known.
     """
-    asked: list[JsonObject] = [{"role": "user", "content": _TEXT}]
+    asked: list[JsonBody] = [{"role": "user", "content": _TEXT}]
     called = [*asked, {"role": "assistant", "content": "", "tool_calls": [_CALL]}]
     told = backend.render_conversation(asked, tools=[_PROBE_TOOL], add_generation_prompt=True)
     text = backend.render_conversation(called, tools=[_PROBE_TOOL], add_generation_prompt=False)
@@ -181,7 +181,7 @@ def _with_name(tail: str) -> CallFormat | None:
     return CallFormat(tail[:at], tail[end:], between=tail[at + len(_NAME) : opening])
 
 
-def _within_turn(end: str, asked: list[JsonObject], backend: ServedBackend) -> str:
+def _within_turn(end: str, asked: list[JsonBody], backend: ServedBackend) -> str:
     """The end of a call without the end of its turn, which a turn of text has too."""
     plain = [*asked, {"role": "assistant", "content": _VALUE}]
     text = backend.render_conversation(plain, tools=[_PROBE_TOOL], add_generation_prompt=False)

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from radixlang.constraints.specs import ToolCall
+from radixlang.json_types import JsonBody
 from radixlang.protocol import Completion, TokenLogprob
 from radixlang.serving.event_stream import unless_gone
-from radixlang.serving.json_object import JsonObject
 from radixlang.serving.openai_api.asked import sampling_of, seed_of
 from radixlang.serving.openai_api.completions import best
 from radixlang.serving.openai_api.prompts import chat_pieces
@@ -76,7 +76,7 @@ class _Reply:
         self._head = ReplyHead("chatcmpl", kind, context.model)
         self.scored: ScoredPrompt | None = None
 
-    def body(self) -> JsonObject:
+    def body(self) -> JsonBody:
         """The whole reply."""
         outcomes = [sample.outcome() for sample in self._job.samples]
         chosen = best(outcomes, self._asked.n)
@@ -88,12 +88,12 @@ class _Reply:
             body["prompt_token_ids"] = list(scored.token_ids)
         return body
 
-    def _choice(self, index: int, completion: Completion) -> JsonObject:
+    def _choice(self, index: int, completion: Completion) -> JsonBody:
         content: str | None = completion.text
         calls: Sequence[ToolCall] = ()
         if self._plan is not None:
             content, calls = split_safely(self._plan, completion.text)
-        message: JsonObject = {"role": "assistant", "content": content, "refusal": None}
+        message: JsonBody = {"role": "assistant", "content": content, "refusal": None}
         if calls:
             message |= {"content": content or None, "tool_calls": calls_body(calls)}
         choice = {
@@ -106,7 +106,7 @@ class _Reply:
             choice["token_ids"] = list(completion.token_ids)
         return choice
 
-    def _logprobs(self, records: Sequence[TokenLogprob] | None) -> JsonObject | None:
+    def _logprobs(self, records: Sequence[TokenLogprob] | None) -> JsonBody | None:
         return chat_logprobs(records, self._backend) if self._asked.logprobs else None
 
     async def chunks(self) -> Chunks:
@@ -140,22 +140,22 @@ class _Reply:
             outcomes = [s.outcome() for s in self._job.samples]
             yield self._head.body([], usage_of([outcomes]))
 
-    def _chunk(self, sample: Sample, delta: JsonObject, **fields: Any) -> JsonObject:
+    def _chunk(self, sample: Sample, delta: JsonBody, **fields: Any) -> JsonBody:
         ending = {"logprobs": None, "finish_reason": None, **fields}
         return self._head.body([{"index": sample.place, "delta": delta, **ending}])
 
 
-def _ending(completion: Completion, calls: Sequence[ToolCall]) -> JsonObject:
+def _ending(completion: Completion, calls: Sequence[ToolCall]) -> JsonBody:
     finish = "tool_calls" if calls else finish_of(completion)
     return {"finish_reason": finish, "stop_reason": stop_reason_of(completion)}
 
 
-def models_body(context: ServingContext) -> JsonObject:
+def models_body(context: ServingContext) -> JsonBody:
     """The list of models: one."""
     return {"object": "list", "data": [model_body(context)]}
 
 
-def model_body(context: ServingContext) -> JsonObject:
+def model_body(context: ServingContext) -> JsonBody:
     """The model."""
     return {
         "id": context.model, "object": "model", "created": 0, "owned_by": "radixlang",

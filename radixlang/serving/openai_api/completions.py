@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from radixlang.errors import ParameterError
+from radixlang.json_types import JsonBody
 from radixlang.protocol import Completion, Delta, Markup, Usage
 from radixlang.serving.event_stream import unless_gone
-from radixlang.serving.json_object import JsonObject
 from radixlang.serving.openai_api.asked import (
     is_echo_alone,
     num_prompt_top,
@@ -90,20 +90,20 @@ class _Reply:
             for ids in self.prompt_ids for _ in range(self._num_samples)
         ]  # fmt: skip
 
-    def body(self) -> JsonObject:
+    def body(self) -> JsonBody:
         """The whole reply."""
         outcomes = self._outcomes()
         groups = [
             outcomes[first : first + self._num_samples]
             for first in range(0, len(outcomes), self._num_samples)
         ]
-        choices: list[JsonObject] = []
+        choices: list[JsonBody] = []
         for number, group in enumerate(groups):
             for completion in best(group, self._asked.n):
                 choices.append(self._choice(len(choices), number, completion))
         return self._head.body(choices, usage_of(groups))
 
-    def _choice(self, index: int, number: int, completion: Completion) -> JsonObject:
+    def _choice(self, index: int, number: int, completion: Completion) -> JsonBody:
         text, offset = completion.text, 0
         if self._asked.echo:
             prompt = self._prompt_text(number)
@@ -126,7 +126,7 @@ class _Reply:
             choice["token_ids"] = list(completion.token_ids)
         return choice
 
-    def _of_prompt(self, number: int) -> JsonObject:
+    def _of_prompt(self, number: int) -> JsonBody:
         num_top = self._asked.prompt_logprobs
         if num_top is None:
             return {}
@@ -154,7 +154,7 @@ class _Reply:
             outcomes = [[s.outcome()] for s in self._job.samples]
             yield self._head.body([], usage_of(outcomes))
 
-    def _echo(self, sample: Sample) -> JsonObject:
+    def _echo(self, sample: Sample) -> JsonBody:
         scored = self.scored[sample.prompt] if self.scored else None
         logprobs = () if scored is not None and self._asked.logprobs is not None else None
         choice = {
@@ -166,11 +166,11 @@ class _Reply:
         }  # fmt: skip
         return self._head.body([choice])
 
-    def _chunk(self, sample: Sample, delta: Delta) -> JsonObject:
+    def _chunk(self, sample: Sample, delta: Delta) -> JsonBody:
         logprobs = delta.logprobs if self._asked.logprobs is not None else None
         offset = self._offsets.get(sample.place, 0)
         self._offsets[sample.place] = offset + len(delta.text)
-        choice: JsonObject = {
+        choice: JsonBody = {
             "index": sample.place, "text": delta.text,
             "logprobs": completion_logprobs(logprobs, self._backend, offset, as_ids=self._as_ids),
             "finish_reason": None,
@@ -179,7 +179,7 @@ class _Reply:
             choice["token_ids"] = list(delta.token_ids)
         return self._head.body([choice])
 
-    def _end(self, sample: Sample) -> JsonObject:
+    def _end(self, sample: Sample) -> JsonBody:
         completion = sample.outcome()
         choice = {
             "index": sample.place, "text": "", "logprobs": None,

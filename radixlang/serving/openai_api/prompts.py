@@ -11,8 +11,8 @@ from typing import Any
 
 from radixlang.errors import ParameterError
 from radixlang.execution.handlers.node_context import turn_text
+from radixlang.json_types import JsonBody
 from radixlang.protocol import Backend, Markup, check_role
-from radixlang.serving.json_object import JsonObject
 from radixlang.serving.openai_api.schemas import ChatRequest, ChatTurn, CompletionRequest
 
 Pieces = list[str | Sequence[int]]
@@ -91,7 +91,7 @@ def content_text(turn: ChatTurn) -> str:
     return text
 
 
-def _part_text(part: JsonObject) -> str:
+def _part_text(part: JsonBody) -> str:
     kind, text = part.get("type"), part.get("text")
     if kind not in ("text", "input_text") or not isinstance(text, str):
         raise ParameterError(f"a message's part of type {kind!r} is not served; send text")

@@ -6,8 +6,8 @@ import secrets
 import time
 from collections.abc import Sequence
 
+from radixlang.json_types import JsonBody
 from radixlang.protocol import Completion, FinishReason, TokenLogprob
-from radixlang.serving.json_object import JsonObject
 from radixlang.serving.sampling_job import ScoredPrompt
 from radixlang.serving.served_backend import ServedBackend
 
@@ -21,7 +21,7 @@ class ReplyHead:
         self.id = f"{prefix}-{secrets.token_hex(12)}"
         self._fields = {"id": self.id, "object": kind, "created": int(time.time()), "model": model}
 
-    def body(self, choices: Sequence[JsonObject], usage: JsonObject | None = None) -> JsonObject:
+    def body(self, choices: Sequence[JsonBody], usage: JsonBody | None = None) -> JsonBody:
         """A whole body, or a chunk."""
         body = {**self._fields, "choices": list(choices)}
         return body if usage is None else {**body, "usage": usage}
@@ -37,7 +37,7 @@ def stop_reason_of(completion: Completion) -> str | int | None:
     return completion.stop_reason if completion.finish_reason == "stop" else None
 
 
-def usage_of(completions: Sequence[Sequence[Completion]]) -> JsonObject:
+def usage_of(completions: Sequence[Sequence[Completion]]) -> JsonBody:
     """Tokens of a request; each inner sequence has the samples of one prompt.
 
     A prompt counts once, however many samples it has; what is cached is what was there before.
@@ -58,14 +58,14 @@ def usage_of(completions: Sequence[Sequence[Completion]]) -> JsonObject:
 
 def prompt_logprobs_of(
     scored: ScoredPrompt, num_top: int, backend: ServedBackend
-) -> list[JsonObject | None]:
+) -> list[JsonBody | None]:
     """Log-probabilities of a prompt's tokens by token id, as vLLM has them; None at the first."""
     return [None if each is None else _ranked(each, num_top, backend) for each in scored.logprobs]
 
 
-def _ranked(each: TokenLogprob, num_top: int, backend: ServedBackend) -> JsonObject:
+def _ranked(each: TokenLogprob, num_top: int, backend: ServedBackend) -> JsonBody:
     told = [(token_id, logprob, rank) for rank, (token_id, logprob) in enumerate(each.top, 1)]
-    found: JsonObject = {
+    found: JsonBody = {
         str(token_id): {
             "logprob": logprob, "rank": rank, "decoded_token": backend.decode([token_id])
         }
@@ -78,7 +78,7 @@ def _ranked(each: TokenLogprob, num_top: int, backend: ServedBackend) -> JsonObj
 
 def chat_logprobs(
     logprobs: Sequence[TokenLogprob] | None, backend: ServedBackend
-) -> JsonObject | None:
+) -> JsonBody | None:
     """Log-probabilities in the form of chat completions."""
     if logprobs is None:
         return None
@@ -92,7 +92,7 @@ def chat_logprobs(
     return {"content": content, "refusal": None}
 
 
-def _token(token_id: int, logprob: float, backend: ServedBackend) -> JsonObject:
+def _token(token_id: int, logprob: float, backend: ServedBackend) -> JsonBody:
     data = backend.token_bytes(token_id)
     return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
 
@@ -104,7 +104,7 @@ def completion_logprobs(
     prompt: ScoredPrompt | None = None,
     *,
     as_ids: bool = False,
-) -> JsonObject | None:
+) -> JsonBody | None:
     """Log-probabilities in the form of completions; `offset` is that of the first character.
 
     The tokens of a scored prompt come first, the very first without a log-probability. `as_ids`

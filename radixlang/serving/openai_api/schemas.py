@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from radixlang.serving.json_object import JsonObject
+from radixlang.json_types import JsonBody
 
 TokenIdList = list[int]
 
@@ -27,7 +27,7 @@ class JsonSchemaFormat(BaseModel):
 
     name: str = "answer"
     description: str | None = None
-    json_schema: JsonObject | bool | None = Field(None, alias="schema")
+    json_schema: JsonBody | bool | None = Field(None, alias="schema")
     strict: bool | None = None
 
 
@@ -45,7 +45,7 @@ class StructuredOutputs(BaseModel):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", populate_by_name=True)
 
-    json_value: str | JsonObject | None = Field(None, alias="json")
+    json_value: str | JsonBody | None = Field(None, alias="json")
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = None
@@ -94,7 +94,7 @@ class SamplingFields(BaseModel):
     timeout_s: float | None = None
 
     user: str | None = None
-    metadata: JsonObject | None = None
+    metadata: JsonBody | None = None
     service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
@@ -155,9 +155,9 @@ class ChatTurn(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     role: str
-    content: str | list[JsonObject] | None = None
+    content: str | list[JsonBody] | None = None
     name: str | None = None
-    tool_calls: list[JsonObject] | None = None
+    tool_calls: list[JsonBody] | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
     annotations: list[Any] | None = None
@@ -172,8 +172,8 @@ class ChatRequest(SamplingFields):
     max_completion_tokens: int | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
-    tools: list[JsonObject] | None = None
-    tool_choice: str | JsonObject | None = None
+    tools: list[JsonBody] | None = None
+    tool_choice: str | JsonBody | None = None
     parallel_tool_calls: bool | None = None
     continue_final_message: bool = False
     add_generation_prompt: bool = True

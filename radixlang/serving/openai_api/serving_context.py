@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from radixlang.constraints.specs import Constraint
 from radixlang.errors import ParameterError
+from radixlang.json_types import JsonBody
 from radixlang.serving.config import ServerConfig
 from radixlang.serving.event_stream import (
     DONE,
@@ -20,13 +21,12 @@ from radixlang.serving.event_stream import (
     unless_gone,
 )
 from radixlang.serving.failures import ServingError, TextJSONResponse, error_body
-from radixlang.serving.json_object import JsonObject
 from radixlang.serving.openai_api.asked import constraint_of, num_samples_of
 from radixlang.serving.openai_api.schemas import SamplingFields
 from radixlang.serving.sampling_job import SamplingJob
 from radixlang.serving.served_backend import ServedBackend
 
-Chunks = AsyncIterator[JsonObject]
+Chunks = AsyncIterator[JsonBody]
 
 
 class ServingContext:
@@ -91,7 +91,7 @@ class ServingContext:
             raise
 
     async def answer(
-        self, job: SamplingJob, request: Request, body_of: Callable[[], JsonObject]
+        self, job: SamplingJob, request: Request, body_of: Callable[[], JsonBody]
     ) -> Response:
         """The reply in one piece, once every generation has ended."""
         try:
@@ -108,7 +108,7 @@ class ServingContext:
         return EventStream(_events(first, chunks), job.close)
 
 
-async def _events(first: JsonObject, chunks: Chunks) -> AsyncIterator[str]:
+async def _events(first: JsonBody, chunks: Chunks) -> AsyncIterator[str]:
     yield event(first)
     try:
         async for chunk in chunks:

@@ -11,8 +11,8 @@ from typing import Any
 
 from radixlang.constraints.specs import Constraint, JsonSchema, Tool, ToolCall, Tools
 from radixlang.errors import ParameterError
+from radixlang.json_types import JsonBody
 from radixlang.protocol import Markup
-from radixlang.serving.json_object import JsonObject
 from radixlang.serving.openai_api.call_format import CallFormat, call_format_of
 from radixlang.serving.openai_api.prompts import Pieces, content_text, role_of
 from radixlang.serving.openai_api.schemas import ChatRequest
@@ -105,7 +105,7 @@ def tool_pieces(body: ChatRequest, backend: ServedBackend, plan: ToolPlan | None
             raise ParameterError(f"a tool or a call holds the special token {special!r}")
     adds = body.add_generation_prompt
 
-    def render(rows: Sequence[JsonObject]) -> str:
+    def render(rows: Sequence[JsonBody]) -> str:
         return backend.render_conversation(rows, tools=tools or (), add_generation_prompt=adds)
 
     text = render(rows)
@@ -123,15 +123,15 @@ def tool_pieces(body: ChatRequest, backend: ServedBackend, plan: ToolPlan | None
     return [piece for piece in pieces if piece]
 
 
-def _rows(body: ChatRequest) -> tuple[list[JsonObject], dict[int, str]]:
+def _rows(body: ChatRequest) -> tuple[list[JsonBody], dict[int, str]]:
     """The messages with sentinels for their contents, and the contents."""
-    rows: list[JsonObject] = []
+    rows: list[JsonBody] = []
     contents: dict[int, str] = {}
     for number, turn in enumerate(body.messages):
         content = content_text(turn)
         if content:
             contents[number] = content
-        row: JsonObject = {
+        row: JsonBody = {
             "role": role_of(turn), "content": f"RadixlangContent{number}End" if content else ""
         }  # fmt: skip
         if turn.tool_calls:
@@ -143,7 +143,7 @@ def _rows(body: ChatRequest) -> tuple[list[JsonObject], dict[int, str]]:
     return rows, contents
 
 
-def _call_row(call: JsonObject) -> JsonObject:
+def _call_row(call: JsonBody) -> JsonBody:
     """A call with its arguments as an object, as templates want it."""
     try:
         name, arguments = call["function"]["name"], call["function"]["arguments"]
@@ -178,7 +178,7 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(each)
 
 
-def calls_body(calls: Sequence[ToolCall]) -> list[JsonObject]:
+def calls_body(calls: Sequence[ToolCall]) -> list[JsonBody]:
     """Calls in the form of a message; ids have nine letters, as one family's templates want."""
     return [
         {

@@ -31,7 +31,7 @@ class RefusedKeywordError(UnsupportedConstraintError):
 
 
 # adds to the keywords that are written, and returns schemas that must hold as well
-Writing: TypeAlias = "Callable[[Rewriter, Place, Schema], list[Subschema]]"
+KeywordWriter: TypeAlias = "Callable[[Rewriter, Place, Schema], list[Subschema]]"
 # schemas whose union has all values of some types that the keyword refuses
 Complement: TypeAlias = "Callable[[Rewriter, Place, frozenset[str]], Iterator[Subschema]]"
 
@@ -47,8 +47,8 @@ class WritingRules:
         complements: of keywords that have one.
     """
 
-    writings: Mapping[str, Writing]
-    when_skipped: Mapping[str, Writing]
+    writings: Mapping[str, KeywordWriter]
+    when_skipped: Mapping[str, KeywordWriter]
     refuses: Mapping[str, frozenset[str]]
     complements: Mapping[str, Complement]
 

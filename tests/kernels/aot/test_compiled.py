@@ -13,17 +13,17 @@ from radixlang.kernels.tools.compiled import (
     narrow_offsets,
     outstanding_copies,
 )
-from radixlang.kernels.tools.variants import TARGETS, Variant, shipped
+from radixlang.kernels.tools.variants import TARGETS, KernelVariant, shipped
 
 SAMPLE = [  # the shapes closest to a gate; radixlang.kernels.tools.check compiles them all
-    Variant("tree_attn_partial", head_dim=64, packed_rows=16),
-    Variant("tree_attn_partial", packed_rows=16),
-    Variant("tree_attn_partial", packed_rows=64),
-    Variant("tree_attn_partial", packed_rows=64, quantized=True),
-    Variant("extend_attn", packed_rows=128, run=True),
-    Variant("tree_merge"),
-    Variant("append_kv", quantized=True),
-    Variant("advance_tails"),
+    KernelVariant("tree_attn_partial", head_dim=64, packed_rows=16),
+    KernelVariant("tree_attn_partial", packed_rows=16),
+    KernelVariant("tree_attn_partial", packed_rows=64),
+    KernelVariant("tree_attn_partial", packed_rows=64, quantized=True),
+    KernelVariant("extend_attn", packed_rows=128, run=True),
+    KernelVariant("tree_merge"),
+    KernelVariant("append_kv", quantized=True),
+    KernelVariant("advance_tails"),
 ]
 
 
@@ -31,7 +31,7 @@ SAMPLE = [  # the shapes closest to a gate; radixlang.kernels.tools.check compil
 @pytest.mark.parametrize(
     "variant", SAMPLE, ids=lambda v: f"{v.kernel}-d{v.head_dim}-m{v.packed_rows}"
 )
-def test_variants_pass_the_gates_and_match_the_table(variant: Variant, target: str) -> None:
+def test_variants_pass_the_gates_and_match_the_table(variant: KernelVariant, target: str) -> None:
     report = compile_variant(variant, target)
     assert check.gates(variant, target, report) == []
     assert check.regressions(report, check.load_table().get(variant.name(target))) == []
@@ -55,17 +55,17 @@ BAD = Report(255, 16, 0, "-", 0, 1)
 
 
 def test_the_gates_catch_what_they_are_for() -> None:
-    wrong = " ".join(check.gates(Variant("tree_attn_partial"), "sm_90", BAD))
+    wrong = " ".join(check.gates(KernelVariant("tree_attn_partial"), "sm_90", BAD))
     for part in ("spills 16", "255 registers", "32-bit", "no matrix", "no cp.async"):
         assert part in wrong
     slow = Report(100, 0, 0, "mma.sync", 9, 0, 2)
-    tall = Variant("extend_attn", packed_rows=64)
+    tall = KernelVariant("extend_attn", packed_rows=64)
     assert check.gates(tall, "sm_90", slow) == ["uses mma.sync where wgmma is due"]
     assert check.gates(tall, "sm_80", slow) == []
 
 
 def test_a_loop_that_waits_for_all_copies_and_a_program_that_does_not_fit_are_caught() -> None:
-    few = Variant("tree_attn_partial", packed_rows=16)
+    few = KernelVariant("tree_attn_partial", packed_rows=16)
     assert check.gates(few, "sm_89", Report(96, 0, 38_400, "mma.sync", 9, 0, 2)) == []
     waits = Report(96, 0, 38_400, "mma.sync", 9, 0, 0)
     assert check.gates(few, "sm_89", waits) == ["waits for all copies before it computes"]

@@ -8,7 +8,7 @@ from typing import TypeGuard
 
 from radixlang.json_types import Json
 from radixlang.runtime.constraints.schema.reading import Form
-from radixlang.runtime.constraints.schema.rewriting import Complement, Writing
+from radixlang.runtime.constraints.schema.rewriting import Complement, KeywordWriter
 from radixlang.runtime.constraints.schema.types import TYPE_SETS
 from radixlang.runtime.constraints.schema.validation import Test
 
@@ -29,8 +29,8 @@ class Keyword:
 
     form: Form
     refuses: frozenset[str] = frozenset()
-    write: Writing | None = None
-    when_skipped: Writing | None = None
+    write: KeywordWriter | None = None
+    when_skipped: KeywordWriter | None = None
     complement: Complement | None = None
     test: Test | None = None
     is_late: bool = False

@@ -15,7 +15,7 @@ from radixlang.runtime.constraints.schema.keywords.entry import (
     Keyword,
 )
 from radixlang.runtime.constraints.schema.reading import Place
-from radixlang.runtime.constraints.schema.rewriting import Complement, Rewriter, Writing
+from radixlang.runtime.constraints.schema.rewriting import Complement, KeywordWriter, Rewriter
 from radixlang.runtime.constraints.schema.validation import Evaluated, Test, Validator
 
 MAX_DIVISOR = 100_000
@@ -35,7 +35,7 @@ def _meaning(place: Place, keyword: str) -> str | None:
     return exclusive if place.schema.get(exclusive) is True else keyword
 
 
-def _write_bound(keyword: str) -> Writing:
+def _write_bound(keyword: str) -> KeywordWriter:
     def write(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
         meaning = _meaning(place, keyword)
         if meaning is not None:

@@ -22,8 +22,8 @@ from radixlang.runtime.constraints.schema.patterns import engine_regex
 from radixlang.runtime.constraints.schema.reading import ALL_TYPES, Form, Place
 from radixlang.runtime.constraints.schema.rewriting import (
     Complement,
+    KeywordWriter,
     Rewriter,
-    Writing,
     all_of,
     any_of,
 )
@@ -161,7 +161,7 @@ def _test_names(validator: Validator, place: Place, value: JsonObject, seen: Eva
 # dependencies between properties
 
 
-def _write_dependent(keyword: str) -> Writing:
+def _write_dependent(keyword: str) -> KeywordWriter:
     def write(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
         found: list[Subschema] = []
         for name, value in place.schema[keyword].items():

@@ -12,7 +12,7 @@ from radixlang.runtime.constraints.schema.keywords.entry import (
     Keyword,
 )
 from radixlang.runtime.constraints.schema.reading import ALL_TYPES, Place
-from radixlang.runtime.constraints.schema.rewriting import Rewriter, Writing
+from radixlang.runtime.constraints.schema.rewriting import KeywordWriter, Rewriter
 from radixlang.runtime.constraints.schema.validation import Evaluated, Test, Validator
 
 
@@ -27,7 +27,7 @@ def _other_reference(
     yield from rewriter.complement(target, types)
 
 
-def _write_dynamic(keyword: str) -> Writing:
+def _write_dynamic(keyword: str) -> KeywordWriter:
     def write(rewriter: Rewriter, place: Place, out: Schema) -> list[Subschema]:
         """A dynamic reference with only one possible target, as an ordinary one."""
         document, reference = rewriter.document, place.schema[keyword]
