@@ -99,7 +99,7 @@ class Admin:
     def flush(self) -> int:
         """Evict everything without a lease; returns the number of tokens."""
         self._memory.ends.clear()
-        self._branches.ngrams.clear()
+        self._branches.drafts.clear()
         self._upkeep.wake()
         return self._memory.tree.clear()
 

@@ -30,6 +30,7 @@ from radixlang.runtime.runtime_config import RuntimeConfig
 from radixlang.runtime.sampling.counter_rng import SeedSource
 from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.scheduler import Limits
+from radixlang.runtime.speculative.prompt_lookup import PromptLookup
 
 
 def build_engine(loaded: LoadedModel, config: RuntimeConfig) -> EngineCore:
@@ -47,7 +48,10 @@ def build_engine(loaded: LoadedModel, config: RuntimeConfig) -> EngineCore:
     num_slots = memory.pool.num_slots
     seed = secrets.randbits(64) if config.seed is None else config.seed
     branches = Branches(
-        _serving(loaded, config, num_slots), SeedSource(seed), NextUses(memory.tree)
+        _serving(loaded, num_slots),
+        SeedSource(seed),
+        NextUses(memory.tree),
+        PromptLookup(draft_tokens_for(loaded.model, config)),
     )
     runner = ModelRunner(
         model,
@@ -89,7 +93,7 @@ def _memory(
     return Memory(pool, tree, cache, counters, cold)
 
 
-def _serving(loaded: LoadedModel, config: RuntimeConfig, num_slots: int) -> Serving:
+def _serving(loaded: LoadedModel, num_slots: int) -> Serving:
     """The model's properties that branches need."""
     model, tokenizer = loaded.config, loaded.tokenizer
     return Serving(
@@ -99,5 +103,4 @@ def _serving(loaded: LoadedModel, config: RuntimeConfig, num_slots: int) -> Serv
         num_logits=model.vocab_size,
         end_ids=loaded.eos_token_ids,
         max_tokens_held=num_slots,
-        draft_tokens=draft_tokens_for(loaded.model, config),
     )

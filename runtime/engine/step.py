@@ -23,7 +23,7 @@ from radixlang.runtime.requests.request import job_of
 from radixlang.runtime.sampling.row import SamplingRow
 from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.sequence import TokenSequence
-from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT
+from radixlang.runtime.speculative.drafts import NO_DRAFT
 
 if TYPE_CHECKING:
     from radixlang.protocol import TokenLogprob

@@ -36,8 +36,7 @@ from radixlang.runtime.requests.request import Job
 from radixlang.runtime.requests.score_request import ScoreJob, num_shared
 from radixlang.runtime.sampling.counter_rng import SeedSource
 from radixlang.runtime.scheduling.sequence import TokenIds, TokenSequence
-from radixlang.runtime.speculative.ngram_cache import NgramCache, NgramText
-from radixlang.runtime.speculative.prompt_lookup import Drafter
+from radixlang.runtime.speculative.drafts import DraftPolicy
 from radixlang.runtime.text.option_tokens import option_runs
 from radixlang.runtime.text.single_tokens import bias_of, single_token
 from radixlang.runtime.text.stop_strings import TextTracker
@@ -55,8 +54,7 @@ class Serving:
     """The model's properties that branches need.
 
     `vocab_size` bounds the ids that may be generated, `num_logits` is the width of the logits,
-    `max_tokens_held` the tokens that the pool has room for, `draft_tokens` the most that a step
-    drafts for one generation.
+    `max_tokens_held` the tokens that the pool has room for.
     """
 
     tokenizer: Tokenizer
@@ -65,7 +63,6 @@ class Serving:
     num_logits: int
     end_ids: tuple[int, ...]
     max_tokens_held: int
-    draft_tokens: int = 0
 
 
 class Branches:
@@ -75,12 +72,14 @@ class Branches:
     `yield_lease` releases one, that of the branch longest at rest.
     """
 
-    def __init__(self, serving: Serving, seeds: SeedSource, next_uses: NextUses) -> None:
+    def __init__(
+        self, serving: Serving, seeds: SeedSource, next_uses: NextUses, drafts: DraftPolicy
+    ) -> None:
         self.serving = serving
+        self.drafts = drafts
         self._next_uses = next_uses
         self._seeds = seeds
         self._healer: Healer | None = None
-        self.ngrams = NgramCache()
         self.variants = VariantTable()
         self.weights_version = 0
         self._live: dict[BranchState, None] = {}
@@ -200,7 +199,7 @@ class Branches:
             ),
             constraint=_checked(operation.constraint),
             unstable=self._unstable(state, operation, prompt),
-            drafter=self._drafter(state.namespace),
+            drafter=self.drafts.drafter(state.namespace),
             bias=bias_of(params.logit_bias, serving.tokenizer, serving.vocab_size),
             adapter=self.variants[state.variant].adapter.name if state.variant else "",
             deadline_s=operation.deadline_s,
@@ -216,10 +215,6 @@ class Branches:
         )
         job.begin(sequence)
         return job
-
-    def _drafter(self, namespace: Namespace) -> Drafter | None:
-        most = self.serving.draft_tokens
-        return Drafter(most, NgramText(self.ngrams, namespace)) if most else None
 
     def _unstable(
         self, state: BranchState, operation: Generate, prompt: TokenIds

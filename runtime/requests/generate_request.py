@@ -34,7 +34,7 @@ from radixlang.runtime.sampling.row import GREEDY, Bias, SamplingRow
 from radixlang.runtime.sampling.sampler import choose_among, row_logprob
 from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.sequence import TokenIds, TokenSequence
-from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT, Drafter
+from radixlang.runtime.speculative.drafts import NO_DRAFT, Drafter
 from radixlang.runtime.text.stop_strings import Kept, TextTracker
 from radixlang.runtime.text.token_healing import Unstable
 from radixlang.sampling_params import SamplingParams
@@ -65,7 +65,7 @@ class GenerateJob(Job):
         constraint: compiled constraint, None without one.
         unstable: last token of the prompt if it is to be chosen again, see token_healing.py.
         tracker: text of the generated tokens.
-        drafter: drafts tokens by prompt lookup; None goes token by token. A function of logits may
+        drafter: drafts the tokens that follow; None goes token by token. A function of logits may
             have a state of its own, so none is asked about tokens that may be rejected.
         bias: what is added to the logits of which tokens.
         adapter: the name of the adapter that computes it, "" without one.

@@ -11,7 +11,7 @@ from radixlang.reply import AnyFuture
 from radixlang.runtime.requests.branch import BranchState
 from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.sequence import TokenIds, TokenSequence
-from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT
+from radixlang.runtime.speculative.drafts import NO_DRAFT
 
 
 def job_of(sequence: TokenSequence) -> Job:

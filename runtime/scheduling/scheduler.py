@@ -27,7 +27,8 @@ from radixlang.runtime.metrics.stats import Counters
 from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.sequence import TokenIds, TokenSequence
 from radixlang.runtime.scheduling.waiting_queue import WaitingQueue
-from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT, choose_lengths
+from radixlang.runtime.speculative.draft_length import choose_lengths
+from radixlang.runtime.speculative.drafts import NO_DRAFT
 
 TAIL_RESERVE = 64  # most slots that a sequence reserves ahead, so that its tail is contiguous
 MAX_AHEAD_SHARE = 1 / 256  # of the pool: the most that is evicted before it is needed

@@ -18,7 +18,7 @@ from radixlang.runtime.cache.lease import Lease
 from radixlang.runtime.cache.node import Keys
 from radixlang.runtime.cache.pages.page_pool import NO_SLOTS, Slots
 from radixlang.runtime.cache.radix_tree import Namespace, RadixNode
-from radixlang.runtime.speculative.prompt_lookup import NO_DRAFT
+from radixlang.runtime.speculative.drafts import NO_DRAFT
 
 TokenIds = NDArray[np.int32]
 

@@ -1,9 +1,11 @@
-"""Drafts by prompt lookup: the tokens that probably come next, and how many to draft.
+"""Drafts of the tokens that follow: the protocol of a policy, prompt lookup, and how many to draft.
 
-It knows token ids. It knows no model.
+It knows token ids. It knows no model and no request.
 """
 
 __all__ = [
+    "draft_length",
+    "drafts",
     "ngram_cache",
     "prompt_lookup",
 ]

@@ -6,43 +6,49 @@ computes the draft together with the pending token, samples every position as it
 and accepts the tokens up to the first that differs from the draft. So the text is
 what it would have been, in fewer steps.
 
-The length of drafts is decided for a step as a whole, by the tokens that it probably yields for its
-time.
-
-Leviathan et al. 2023 (speculative decoding), Yang et al. 2023 (LLMA: copying from a reference),
-Liu et al. 2024 (SmartSpec: as much speculation as raises what a batch gets done).
+Yang et al. 2023 (LLMA: copying from a reference).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from radixlang.runtime.speculative.ngram_cache import NgramText
+from radixlang.runtime.speculative.drafts import NO_DRAFT
+from radixlang.runtime.speculative.ngram_cache import NgramCache, NgramText
 
-NO_DRAFT: NDArray[np.int32] = np.empty(0, np.int32)
 MIN_MATCH, MAX_MATCH = 2, 4  # fewest and most tokens that are matched
 WINDOW = 8192  # tokens that are searched
-# Measured on two cores with a model of 135M. The first two are shares of a lone generation's step,
-# the others of the step that they are in.
-GENERATION_COST = 0.07  # one more generation in a step
-ROW_COST = 0.02  # one more row of a generation
-DRAFTS_COST = 0.12  # any drafts at all
-LENGTH_COST = 0.02  # a token more of the longest draft, to which attention pads all others
 _PRIOR_KEPT, _PRIOR_TRIED = 1.0, 2.0  # as if so many of so many drafts had been accepted
 _PAST = 0.9  # weight of earlier drafts at each new one
 
 
-class Drafter:
+class PromptLookup:
+    """The policy: drafts of at most `most` tokens, 0 for none. Namespaces share no text."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._ngrams = NgramCache()
+
+    def drafter(self, namespace: Hashable) -> LookupDrafter | None:
+        """See `DraftPolicy`."""
+        return LookupDrafter(self.most, NgramText(self._ngrams, namespace)) if self.most else None
+
+    def clear(self) -> None:
+        """See `DraftPolicy`."""
+        self._ngrams.clear()
+
+
+class LookupDrafter:
     """Drafts for one generation, and how often they were accepted lately."""
 
-    __slots__ = ("_guess", "_kept", "_most", "_tried", "_writing")
+    __slots__ = ("_guess", "_kept", "_most", "_text", "_tried")
 
-    def __init__(self, most: int, writing: NgramText) -> None:
+    def __init__(self, most: int, text: NgramText) -> None:
         self._most = most
-        self._writing = writing
+        self._text = text
         self._kept, self._tried = _PRIOR_KEPT, _PRIOR_TRIED
         self._guess: tuple[int, int] | None = None  # position and token, until it is compared
 
@@ -60,10 +66,10 @@ class Drafter:
         guess, self._guess = self._guess, None
         if guess is not None and guess[0] < len(tokens):
             self.learn(1, int(tokens[guess[0]] == guess[1]))
-        self._writing.extend(tokens)
+        self._text.extend(tokens)
         draft = lookup(tokens, self._most)
         if not len(draft):
-            draft = self._writing.guess(tokens, self._most)
+            draft = self._text.guess(tokens, self._most)
         if len(draft):
             self._guess = (len(tokens), int(draft[0]))
         return draft
@@ -73,34 +79,6 @@ class Drafter:
         self._guess = None
         self._kept = _PAST * self._kept + num_kept
         self._tried = _PAST * self._tried + num_kept + (num_kept < num_drafted)
-
-
-def choose_lengths(rates: Sequence[float], most: int, *, is_ragged: bool = False) -> list[int]:
-    """How many tokens to draft, up to `most`, for each generation of a step.
-
-    `rates` are the chances that its tokens are accepted, 0 where there is no draft. A step that is
-    ragged computes several tokens for some of them anyway. What the step gets done, for the time
-    that it takes, is to be as much as possible. A token is worth less where others are in the
-    step: if they are not faster too, then it only saves the step's time for one of them later.
-    """
-    num = len(rates)
-    row_cost = ROW_COST / (1 + GENERATION_COST * (num - 1))
-    worth = (1 + 1 / num) / (2 * num)  # of a token, in steps
-    length = np.arange(1, most + 1)
-    kept = np.asarray(rates)[:, None] ** length  # the chance that a token is right
-    pays = kept * worth > row_cost
-    done = 1 + worth * np.cumsum((kept * pays).sum(0))
-    time = (
-        1
-        + (0 if is_ragged else DRAFTS_COST)
-        + LENGTH_COST * length
-        + row_cost * np.cumsum(pays.sum(0))
-    )
-    best = int((done / time).argmax())
-    if done[best] <= time[best]:
-        return [0] * num
-    lengths: list[int] = pays[:, : best + 1].sum(1).tolist()
-    return lengths
 
 
 def lookup(tokens: NDArray[np.int32], count: int) -> NDArray[np.int32]:

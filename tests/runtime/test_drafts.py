@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from radixlang.constraints.specs import JsonSchema
 from radixlang.errors import ParameterError
-from radixlang.runtime.speculative import prompt_lookup as drafts
+from radixlang.runtime.speculative import prompt_lookup
+from radixlang.runtime.speculative.draft_length import choose_lengths
+from radixlang.runtime.speculative.drafts import NO_DRAFT
 from radixlang.runtime.speculative.ngram_cache import MAX_NGRAMS, NgramCache, NgramText
 from radixlang.runtime.speculative.prompt_lookup import (
     MAX_MATCH,
     MIN_MATCH,
-    Drafter,
-    choose_lengths,
+    LookupDrafter,
     lookup,
 )
 from radixlang.sampling_params import SamplingParams
@@ -80,8 +81,8 @@ def test_a_draft_continues_a_real_match(tokens: list[int], count: int) -> None:
 # ---- what others have written
 
 
-def drafter_of(cache: NgramCache, namespace: str = "") -> Drafter:
-    return Drafter(8, NgramText(cache, namespace))
+def drafter_of(cache: NgramCache, namespace: str = "") -> LookupDrafter:
+    return LookupDrafter(8, NgramText(cache, namespace))
 
 
 def test_what_another_has_written_is_a_draft_too() -> None:
@@ -222,9 +223,9 @@ def foresee(
             if text[:at] == tokens.tolist():
                 coming = enumerate(text[at : at + count], at)
                 return ids(*(t + 1 if wrong_in and not i % wrong_in else t for i, t in coming))
-        return drafts.NO_DRAFT
+        return NO_DRAFT
 
-    monkeypatch.setattr(drafts, "lookup", guess)
+    monkeypatch.setattr(prompt_lookup, "lookup", guess)
 
 
 @pytest.mark.parametrize("page_size", [1, 16])
@@ -354,7 +355,7 @@ def test_a_wrong_number_of_draft_tokens_is_refused(make_runtime: MakeRuntime, ba
 def test_deterministic_runtimes_draft_where_that_leaves_the_bits(
     make_runtime: MakeRuntime, tiny_model: Any
 ) -> None:
-    assert make_runtime(deterministic=True).core.branches.serving.draft_tokens == 8
+    assert make_runtime(deterministic=True).core.branches.drafts.most == 8
 
     class Varying:
         """A model whose rows depend on their company."""
@@ -366,6 +367,6 @@ def test_deterministic_runtimes_draft_where_that_leaves_the_bits(
 
     varying = dataclasses.replace(tiny_model, model=Varying())
     runtime = make_runtime(varying, deterministic=True)
-    assert runtime.core.branches.serving.draft_tokens == 0
+    assert runtime.core.branches.drafts.most == 0
     with pytest.raises(ParameterError, match="draft_tokens=4 drafts tokens"):
         make_runtime(varying, deterministic=True, draft_tokens=4)
