@@ -8,7 +8,6 @@ products and quotients are rounded alike in both, and these functions are made o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -56,10 +55,3 @@ def gelu(x: Tensor) -> Tensor:
     """GELU by the error function, whose last bits in float64 are lost in rounding to x's dtype."""
     wide = x.double()
     return (0.5 * wide * (1.0 + torch.erf(wide * math.sqrt(0.5)))).to(x.dtype)
-
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": silu,
-    "gelu": gelu,
-    "gelu_tanh": gelu_tanh,
-}

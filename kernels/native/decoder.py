@@ -18,7 +18,6 @@ from radixlang.kernels.native.packed_weight import PackedWeight
 from radixlang.kernels.options import AttentionOptions
 
 LARGEST = 127.0  # the largest quantized value
-ACTIVATIONS = ("silu", "gelu_tanh", "gelu")  # as numbered in ops.h
 
 
 class DecoderShape(ctypes.Structure):

@@ -4,6 +4,7 @@ It knows weights, positions and an attention plan. It knows no request and no tr
 """
 
 __all__ = [
+    "activations",
     "assemble",
     "config",
     "decoder",

@@ -10,21 +10,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from radixlang.errors import ModelFormatError
-from radixlang.runtime.models.families import BY_NAME, Activation, ModelFamily
+from radixlang.runtime.models.activations import ACTIVATIONS
+from radixlang.runtime.models.families import BY_NAME, ModelFamily
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
-
-_ACTIVATIONS: dict[str, Activation] = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +69,7 @@ class ModelConfig:
     windows: tuple[int | None, ...]
     ropes: tuple[RopeConfig, ...]
     layer_rope: tuple[int, ...]
-    activation: Activation = "silu"
+    activation: str = "silu"
     attention_scale: float = 0.0
     qk_norm: bool = False
     post_norms: bool = False
@@ -128,17 +121,17 @@ class ModelConfig:
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * width
 
 
-def activation_of(name: str, source: str) -> Activation:
+def activation_of(name: str, source: str) -> str:
     """Our name of an activation function.
 
     Raises:
         ModelFormatError: the decoder has no such activation.
     """
-    if name not in _ACTIVATIONS:
+    if name not in ACTIVATIONS:
         raise ModelFormatError(
-            f"{source}: activation {name!r} is not one of {', '.join(sorted(_ACTIVATIONS))}"
+            f"{source}: activation {name!r} is not one of {', '.join(sorted(ACTIVATIONS))}"
         )
-    return _ACTIVATIONS[name]
+    return ACTIVATIONS[name].names[0]
 
 
 def from_transformers(

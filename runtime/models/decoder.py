@@ -26,8 +26,8 @@ from radixlang.kernels.native.library import Library
 from radixlang.kernels.native.low_rank import LowRankPair
 from radixlang.kernels.options import AttentionOptions
 from radixlang.runtime.adapters.lora import LoraAdapter
+from radixlang.runtime.models.activations import ACTIVATIONS
 from radixlang.runtime.models.config import ModelConfig
-from radixlang.runtime.models.families import Activation
 from radixlang.runtime.models.linear import (
     DenseLinear,
     Linear,
@@ -40,14 +40,7 @@ from radixlang.runtime.models.low_rank import AdapterBatch, BoundAdapter, bind
 from radixlang.runtime.models.native import NativeLayers, native_backend
 from radixlang.runtime.models.rotary import Rotary, rotate
 
-Function = Callable[[torch.Tensor], torch.Tensor]
 Project = Callable[[str, Linear, torch.Tensor], torch.Tensor]  # of a part's name, weight, input
-
-ACTIVATIONS: dict[Activation, Function] = {
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +150,8 @@ class Decoder:
         self._options = layer_options(config)
         self._rotary = [Rotary(rope, config.head_dim, device) for rope in config.ropes]
         self._head_norm = RmsNorm(config.head_dim, config.norm_eps)
-        on_cpu = device.type == "cpu"
-        self._activation = (elementwise.ACTIVATIONS if on_cpu else ACTIVATIONS)[config.activation]
+        activation = ACTIVATIONS[config.activation]
+        self._activation = activation.exact if device.type == "cpu" else activation.fused
 
     @property
     def batch_invariant(self) -> bool:

@@ -20,14 +20,14 @@ from radixlang.runtime.models.config import (
     as_ids,
     from_transformers,
 )
-from radixlang.runtime.models.families import BY_NAME
+from radixlang.runtime.models.families import BY_NAME, CLOSE_IN_8_BITS
 from radixlang.runtime.models.gguf.config import eos_ids, gguf_config
 from radixlang.runtime.models.gguf.file import GgufFile
 from radixlang.runtime.models.gguf.grouped import build_grouped_decoder, can_group
 from radixlang.runtime.models.gguf.laid_out import LaidOutStore
 from radixlang.runtime.models.gguf.tokenizer import gguf_tokenizer
 from radixlang.runtime.models.gguf.weights import GgufWeights
-from radixlang.runtime.models.int8.build import MEASURED_FAMILIES, build_int8_decoder
+from radixlang.runtime.models.int8.build import build_int8_decoder
 from radixlang.runtime.models.int8.weight_cache import RowStore
 from radixlang.runtime.models.locate import locate
 from radixlang.runtime.models.model import CausalModel, LoadedModel
@@ -142,7 +142,7 @@ class _Wanted:
         is_possible = self.device.type == "cpu" and self.dtype == "float32"
         has_blocks = isinstance(source, GgufWeights) and can_group(config, source)
         if self.quantization == "auto":
-            if not (is_possible and coarse and config.family in MEASURED_FAMILIES):
+            if not (is_possible and coarse and config.family in CLOSE_IN_8_BITS):
                 return None
             is_large = path.is_file() and path.stat().st_size >= FROM_BLOCKS_BYTES
             return "file" if is_large and has_blocks and library is not None else "int8"

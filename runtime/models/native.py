@@ -16,6 +16,7 @@ from radixlang.kernels.native.low_rank import PLACES, NativeAdapters, NativeVari
 from radixlang.kernels.native.step import NativePools
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.plan import AttentionPlan
+from radixlang.runtime.models.activations import ACTIVATIONS
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.low_rank import AdapterBatch, AdapterGroup, BoundAdapter
 from radixlang.runtime.models.rotary import inverse_frequencies
@@ -109,7 +110,7 @@ def shape_of(
         head_dim=config.head_dim,
         hidden_size=config.hidden_size,
         intermediate_size=config.intermediate_size,
-        activation=native.ACTIVATIONS.index(config.activation),
+        activation=ACTIVATIONS[config.activation].native,
         stream_block=stream_block,
         inner_block=inner_block,
         value_parts=value_parts,

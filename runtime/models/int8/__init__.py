@@ -4,7 +4,7 @@ It knows the lean decoder's configuration. It knows no request and no tree.
 """
 
 __all__ = [
-    "adapters",
+    "adapter_fold",
     "build",
     "decoder",
     "linear",

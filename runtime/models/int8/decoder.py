@@ -21,7 +21,7 @@ from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.runtime.adapters.lora import LoraAdapter
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.decoder import Embedding, layer_options, scaled_rows, soft_capped
-from radixlang.runtime.models.int8.adapters import AdapterFold
+from radixlang.runtime.models.int8.adapter_fold import AdapterFold
 from radixlang.runtime.models.int8.linear import Product
 from radixlang.runtime.models.int8.ops import Int8Ops, Quantized
 from radixlang.runtime.models.low_rank import AdapterBatch, BoundAdapter, bind

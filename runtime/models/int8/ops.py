@@ -16,9 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from radixlang.kernels.cpu.elementwise import ACTIVATIONS
 from radixlang.runtime.models import rotary
-from radixlang.runtime.models.families import Activation
+from radixlang.runtime.models.activations import ACTIVATIONS
 from radixlang.runtime.models.int8.linear import LARGEST, TINY
 from radixlang.runtime.models.int8.rotation import hadamard
 
@@ -39,7 +38,7 @@ class OpsShape:
     head_dim: int
     hidden_size: int
     intermediate_size: int
-    activation: Activation
+    activation: str
     norm_eps: float
     stream_block: int
     inner_block: int
@@ -80,7 +79,7 @@ def plain_ops(shape: OpsShape) -> Int8Ops:
         heads=partial(split_heads, shape),
         attended=lambda out: quantize(out.reshape(out.shape[0], -1)),
         add_read=partial(add_and_read, shape.norm_eps, read),
-        activated=partial(activate, ACTIVATIONS[shape.activation], shape.inner_block),
+        activated=partial(activate, ACTIVATIONS[shape.activation].exact, shape.inner_block),
     )
 
 
