@@ -16,8 +16,7 @@ ALIASES = {
     "Argument",  # of an operation of a parsed regex
     "Codec",  # of the values of one type
     "Fields",  # of a file, whose types are checked when it is read
-    "JsonBody",  # of another server: each field has its own type
-    "JsonObject",  # of a body of the server: each field has its own type
+    "JsonBody",  # of a request or reply: each field has its own type
     "KnownTexts",  # keys are the arguments of several methods
     "LogitBias",  # keys of a dict are invariant
     "LogitsFunction",  # arrays of any library
