@@ -5,7 +5,8 @@
 Both run the default model in float32 on the same machine, one after the other. `next_token` reads
 the distribution after `--tails` tails below one prefix; the loop computes `--loop` of these prompts
 and counts as if it had done all (pass `--loop 256` to let it). `logit_bias` and `logits=` generate
-8 tokens greedily from 16 of the prompts. The exit status is 1 if a number differs: a
+8 tokens greedily from 16 of the prompts; `contrast` does so from 16 and from the same without the
+first half of the prefix, with weight 1.5. The exit status is 1 if a number differs: a
 log-probability by more than 1e-3, or a token.
 """
 
@@ -20,6 +21,7 @@ import torch
 
 from benchmarks.workloads import Text, corpus
 from radixlang import Runtime, SamplingParams
+from radixlang.protocol import Contrast
 from radixlang.runtime.models.locate import find_default_model
 
 MAX_DIFFERENCE = 1e-3
@@ -42,6 +44,7 @@ def main() -> int:
         loop = Loop()
         rows = [next_tokens(runtime, loop, prompts, options.loop)]
         rows += [changed(runtime, loop, prompts[:16], name, options.loop) for name in CHANGES]
+        rows.append(contrasted(runtime, loop, prompts[:16], options.prefix // 2, options.loop))
     print("| | prompts | radixlang, s | loop, s | loop ÷ ours | largest difference |")
     print("|---|---|---|---|---|---|")
     for name, num, ours_s, theirs_s, difference in rows:
@@ -81,6 +84,21 @@ class Loop:
             ids, cache = torch.tensor([made[-1:]]), out.past_key_values
         return made
 
+    @torch.inference_mode()
+    def contrast(self, a: list[int], b: list[int]) -> list[int]:
+        """Greedy tokens of both prompts' logits, with keys and values of both kept."""
+        ids, caches, made = [a, b], [None, None], []
+        for _ in range(NUM_NEW):
+            rows = []
+            for i in range(2):
+                out = self._model(torch.tensor([ids[i]]), past_key_values=caches[i], use_cache=True,
+                                  logits_to_keep=1)  # fmt: skip
+                caches[i] = out.past_key_values
+                rows.append(out.logits[0, -1].float().log_softmax(0))
+            made.append(int((rows[1] + WEIGHT * (rows[0] - rows[1])).argmax()))
+            ids = [made[-1:]] * 2
+        return made
+
 
 Row = tuple[str, int, float, float, float]
 
@@ -110,6 +128,7 @@ def add_bias(row: torch.Tensor) -> None:
         row[token_id] += value
 
 
+WEIGHT = 1.5
 BIAS = {28: -5.0, 284: 4.0, 198: -float("inf")}
 CHANGES: dict[str, dict[str, Any]] = {
     "logit_bias": {"logit_bias": BIAS},
@@ -137,6 +156,27 @@ def changed(runtime: Any, loop: Loop, prompts: Prompts, name: str, num_loop: int
     theirs = [loop.generate(prompt, add_bias) for prompt in prompts[:num_loop]]
     theirs_s = (time.perf_counter() - begun) / num_loop * len(prompts)
     return name, len(prompts), ours_s, theirs_s, float(theirs != found[:num_loop])
+
+
+def contrasted(runtime: Any, loop: Loop, prompts: Prompts, cut: int, num_loop: int) -> Row:
+    """Greedy contrasts with the same prompts cut at their beginning."""
+    params = SamplingParams(max_tokens=NUM_NEW, temperature=0, ignore_eos=True)
+    runtime.flush_cache()
+    begun = time.perf_counter()
+    pairs = [(runtime.new_branch(), runtime.new_branch()) for _ in prompts]
+    for (a, b), prompt in zip(pairs, prompts, strict=True):
+        a.extend(prompt)
+        b.extend(prompt[cut:])
+    generations = [a.contrast(b, params, Contrast(WEIGHT)) for a, b in pairs]
+    found = [list(generation.result().token_ids) for generation in generations]
+    ours_s = time.perf_counter() - begun
+    for branch in (branch for pair in pairs for branch in pair):
+        branch.release()
+    num_loop = min(num_loop, len(prompts))
+    begun = time.perf_counter()
+    theirs = [loop.contrast(prompt, prompt[cut:]) for prompt in prompts[:num_loop]]
+    theirs_s = (time.perf_counter() - begun) / num_loop * len(prompts)
+    return "contrast", len(prompts), ours_s, theirs_s, float(theirs != found[:num_loop])
 
 
 if __name__ == "__main__":

@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from radixlang.runtime.runtime import Runtime
     from radixlang.runtime.sampling.logits_functions import LogitsContext
     from radixlang.sampling_params import SamplingParams
+    from radixlang.state.contrasting import contrast
     from radixlang.state.expressions.builders import (
         assistant,
         assistant_begin,
@@ -128,6 +129,7 @@ _HOMES = {
     "ValueParseError",
     "state.listeners": "on_run",
     "explain.explanation": "Explanation",
+    "state.contrasting": "contrast",
     "state.expressions.builders": "assistant assistant_begin assistant_end gen role select system "
     "system_begin system_end user user_begin user_end",
     "graph.nodes": "Graph",
@@ -237,6 +239,7 @@ __all__ = [
     "assistant_end",
     "beam",
     "best_of",
+    "contrast",
     "function",
     "gen",
     "get_default_runtime",

@@ -124,6 +124,37 @@ def adapter_use(
 
 
 @dataclass(frozen=True, slots=True)
+class Contrast:
+    """How the logits of two branches, a and b, become those of one generation.
+
+    A token's logit is log p_b + weight * (log p_a - log p_b), as in classifier-free guidance for
+    text (Sanchez et al. 2023): 1 is branch a alone, 0 branch b alone, above 1 leads away from b.
+    With weight 1 + β and a plausibility it is the contrastive decoding of O'Brien and Lewis (2023).
+
+    Attributes:
+        weight: a finite number.
+        plausibility: from 0 to 1; a token is dropped if a gives it less than this share of the
+            probability of its likeliest token (Li et al. 2022), of those that the constraint,
+            biases and bans leave. 0 drops none.
+
+    Raises:
+        ParameterError: one of them is out of range.
+    """
+
+    weight: float
+    plausibility: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("weight", self.weight), ("plausibility", self.plausibility)):
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not (is_number and math.isfinite(value)):
+                raise ParameterError(f"{name} must be a finite number, got {value!r}")
+            object.__setattr__(self, name, float(value))
+        if not 0 <= self.plausibility <= 1:
+            raise ParameterError(f"plausibility is a share from 0 to 1, got {self.plausibility!r}")
+
+
+@dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """Log-probability (natural log) of a generated token, and its likeliest alternatives."""
 
@@ -451,6 +482,20 @@ class Branch(Protocol):
     # `constraint` is of the backend's own type, which it checks
     def generate(self, params: SamplingParams, constraint: Any | None = None) -> Generation:
         """Queue a generation; its tokens are appended to the branch."""
+        ...
+
+    def contrast(
+        self, other: Branch, params: SamplingParams, how: Contrast, constraint: Any | None = None
+    ) -> Generation:
+        """Queue one generation from the logits of this branch (a) and another (b).
+
+        It begins once both branches have come to it, and its tokens are appended to both. An
+        error of it, or of either branch before it, fails both. Log-probabilities are those of this
+        branch. A backend without logits fails the future with a ParameterError.
+
+        Raises:
+            ParameterError: `other` is no branch of this backend, or is this branch.
+        """
         ...
 
     def score(

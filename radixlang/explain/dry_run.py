@@ -19,6 +19,7 @@ from radixlang.explain.explanation import Edge, Explanation
 from radixlang.graph.nodes import (
     Answer,
     Block,
+    Contrasted,
     Fork,
     Gen,
     Graph,
@@ -101,6 +102,8 @@ class _ByteGroups:
 class DryBackend(FakeBackend):
     """A Backend that generates new token ids, as many as predicted."""
 
+    only_counts = True
+
     def __init__(
         self, graph: Graph, tokenizer: object, lengths: Mapping[str, int], chat: object,
         cells: Mapping[tuple[int, int], Cell],
@@ -116,6 +119,7 @@ class DryBackend(FakeBackend):
         self._bounds: dict[tuple[int, int], int] = {}
         self._next_id = _FIRST_MADE_UP
         self._ends: dict[int, int] = {}
+        self._partners: dict[tuple[int, ...], int] = {}  # blocks that take part, by the tokens
         self._generated: dict[tuple[int, int], int] = {}
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -156,7 +160,15 @@ class DryBackend(FakeBackend):
         usage = Usage(len(prompt), cached, len(prompt) - cached, len(completion.token_ids))
         self._ends[block.id] = len(prompt) + len(completion.token_ids)
         self._generated[(block.id, node.slot)] = len(completion.token_ids)
+        if node.against is not None:
+            self._partners[completion.token_ids] = node.against.block
         return Plan([], replace(completion, usage=usage), None)
+
+    def take_part(self, namespace: str, prompt: list[int], completion: Completion) -> None:
+        """Count the prompt of the other branch of a contrast."""
+        super().take_part(namespace, prompt, completion)
+        block = self._partners[completion.token_ids]
+        self._ends[block] = len(prompt) + len(completion.token_ids)
 
     def _completion(self, block: Block, node: Gen, params: SamplingParams) -> Completion:
         cell = self._cells.get((block.id, node.slot))
@@ -221,6 +233,10 @@ def _edges(graph: Graph, codec: TextCodec, generated: Mapping[tuple[int, int], i
                 count = generated.get((node.child, node.slot), 0)
                 label = f"{node.name or 'answer'} without its thought"
                 edges.append(Edge(block.path, "text", label, count, readers, node.location))
+            elif isinstance(node, Contrasted):
+                count = generated.get((node.block, node.slot), 0)
+                label = f"{node.name or 'unnamed'}, takes part"
+                edges.append(Edge(block.path, "gen", label, count, readers, node.location))
             elif isinstance(node, Gen):
                 count = generated.get((block.id, node.slot), 0)
                 edges.append(

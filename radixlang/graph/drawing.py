@@ -13,6 +13,7 @@ from radixlang.graph.nodes import (
     Arg,
     Block,
     Call,
+    Contrasted,
     Dynamic,
     Fork,
     Gen,
@@ -82,6 +83,8 @@ def _describe(node: Node) -> tuple[str, str]:
             return "join", f"answer {node.name or 'unnamed'} {kept}"
         case Gen():
             return "gen", f"gen {node.name or 'unnamed'}{_options(node)}"
+        case Contrasted():
+            return "gen", f"takes part in {node.name or 'unnamed'} of block {node.block}"
         case Select():
             return "select", f"select {node.name or 'unnamed'} of {_count(node.options)}"
         case Fork():
@@ -119,6 +122,9 @@ def _options(node: Gen) -> str:
         shown.insert(0, str(getattr(node.output.kind, "__name__", node.output.kind)))
     elif node.constraint is not None:
         shown.insert(0, type(node.constraint).__name__)
+    if node.against is not None:
+        against = node.against
+        shown.insert(0, f"against block {against.block}, weight={against.how.weight:g}")
     return f" ({', '.join(shown)})" if shown else ""
 
 

@@ -19,6 +19,7 @@ from radixlang.graph.nodes import (
     Answer,
     Arg,
     Block,
+    Contrasted,
     Fork,
     Gen,
     Graph,
@@ -170,7 +171,9 @@ def _unused_forks(graph: Graph) -> Iterator[Lint]:
 
 
 def _generates(graph: Graph, block: int) -> bool:
-    return any(isinstance(node, (Gen, Select, Fork)) for node in graph.blocks[block].nodes)
+    return any(
+        isinstance(node, (Gen, Contrasted, Select, Fork)) for node in graph.blocks[block].nodes
+    )
 
 
 def _blocks_read(graph: Graph) -> set[int]:
@@ -180,6 +183,8 @@ def _blocks_read(graph: Graph) -> set[int]:
             read |= set(node.children)
         elif isinstance(node, (Adopt, Answer)):
             read.add(node.child)
+        elif isinstance(node, Gen) and node.against is not None:
+            read.add(node.against.block)
         for part in node_parts(node):
             if isinstance(part, Ref):
                 read.add(part.block)

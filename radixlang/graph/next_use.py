@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from radixlang.graph.nodes import Adopt, Answer, Block, Call, Fork, Gen, Graph, Join, Node, Select
+from radixlang.graph.nodes import (
+    Adopt,
+    Answer,
+    Block,
+    Call,
+    Contrasted,
+    Fork,
+    Gen,
+    Graph,
+    Join,
+    Node,
+    Select,
+)
 
 NodePosition = tuple[int, int]  # (block, index of a node); index -1 is the beginning of the block
 
@@ -68,7 +80,7 @@ def _below(node: Node) -> tuple[int, ...]:
 
 
 def _before(node: Node, after: FutureUse, found: Mapping[NodePosition, FutureUse]) -> FutureUse:
-    if isinstance(node, (Gen, Select)):
+    if isinstance(node, (Gen, Contrasted, Select)):
         return FutureUse(after.num_generations + 1, 1)
     begins = [found[(child, -1)] for child in _below(node)]
     if isinstance(node, Join):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from radixlang.errors import ParameterError
 from radixlang.hooks import hook
-from radixlang.protocol import AdapterUse, OptionScore
+from radixlang.protocol import AdapterUse, Contrast, OptionScore
 from radixlang.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -110,10 +110,19 @@ class ThoughtEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class Against:
+    """The branch whose logits a generation is contrasted with, and how."""
+
+    block: int
+    how: Contrast
+
+
+@dataclass(frozen=True, slots=True)
 class Gen:
     """One generation. `overrides` are the parameters set on this node, `params` all parameters,
     checked and with defaults; `output` turns the text into a value (None: the text itself). One
-    that writes a `thought` also stops at its closing tag."""
+    that writes a `thought` also stops at its closing tag. With `against` its tokens are chosen by
+    the logits of two branches, and appended to both: the other one has a Contrasted node."""
 
     slot: int
     name: str | None
@@ -123,6 +132,17 @@ class Gen:
     output: Output | None = None
     location: Location | None = field(default=None, compare=False, repr=False)
     thought: Thought | None = None
+    against: Against | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Contrasted:
+    """Take part in the generation at `slot` of another branch, and take its tokens."""
+
+    block: int
+    slot: int
+    name: str | None
+    location: Location | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +237,8 @@ class Dynamic:
 
 
 Node: TypeAlias = (
-    "Text | RoleBegin | RoleEnd | ThoughtBegin | ThoughtEnd | Gen | Answer | Select | Fork | Join "
-    "| Adopt | Call | Adapt | Dynamic"
+    "Text | RoleBegin | RoleEnd | ThoughtBegin | ThoughtEnd | Gen | Contrasted | Answer | Select "
+    "| Fork | Join | Adopt | Call | Adapt | Dynamic"
 )
 
 

@@ -10,7 +10,7 @@ from radixlang.errors import NeedsValueError, ParameterError
 from radixlang.execution.run import Run
 from radixlang.execution.run_options import RunOptions
 from radixlang.graph.next_use import future_uses
-from radixlang.graph.nodes import Answer, Block, Gen, Graph, Join, Ref, Select
+from radixlang.graph.nodes import Answer, Block, Contrasted, Gen, Graph, Join, Ref, Select
 from radixlang.graph.passes import hoist_shared_prefix, merge_text
 from radixlang.protocol import Backend
 from radixlang.sampling_params import PARAM_NAMES, SamplingParams
@@ -169,6 +169,8 @@ def _names_of(block: Block) -> list[tuple[str, Ref, tuple[Ref | None, ...] | Non
     for node in block.nodes:
         if isinstance(node, (Gen, Select)) and node.name is not None:
             found.append((node.name, Ref(block.id, node.slot, node.name), None))
+        elif isinstance(node, Contrasted) and node.name is not None:
+            found.append((node.name, Ref(node.block, node.slot, node.name), None))
         elif isinstance(node, Answer) and node.name is not None:
             found.append((node.name, Ref(node.child, node.slot, node.name), None))
             if node.thought_slot is not None:

@@ -165,7 +165,7 @@ def _nodes(run: Run) -> list[Fields]:
                 "node": f"{stream.block.address or 'root'}#{node.slot}",
                 "location": _short(str(node.location or "")),
                 "asks": _asks(node),
-                "prompt": _prompt_hash(stream, cell),
+                "prompt": _prompt_hash(run, stream, node, cell),
                 "seed": cell.seed,
                 "outcome": _outcome(cell),
             })  # fmt: skip
@@ -182,13 +182,22 @@ def _asks(node: Gen | Select) -> str:
     return json.dumps(fields, sort_keys=True, ensure_ascii=False)
 
 
-def _prompt_hash(stream: Stream, cell: Cell) -> str:
+def _prompt_hash(run: Run, stream: Stream, node: Gen | Select, cell: Cell) -> str:
+    """A hash of the prompt; of a contrast, of both prompts."""
     digest = hashlib.sha256()
+    _add_prompt(digest, stream, cell)
+    against = node.against if isinstance(node, Gen) else None
+    if against is not None and against.block in run.streams:
+        digest.update(b"\xff")  # in no text
+        _add_prompt(digest, run.streams[against.block], cell)
+    return digest.hexdigest()[:16]
+
+
+def _add_prompt(digest: hashlib._Hash, stream: Stream, cell: Cell) -> None:
     for piece in stream.history():
         if piece is cell:
             break
         digest.update(piece_text(piece).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()[:16]
 
 
 def _outcome(cell: Cell) -> object:

@@ -105,6 +105,8 @@ def _needs_of_gen(node: Gen, able: Abilities) -> Iterable[Need]:
         yield Need(f"gen under {kind}", how, why)
     if node.params.logits is not None:
         yield Need("logits=", "refused", "logits do not leave a server")
+    if node.against is not None:
+        yield Need("contrast", "refused", "logits do not leave a server")
     extra = [name for name in BEYOND_OPENAI if dict(node.overrides).get(name) is not None]
     if extra and not able.sampling:
         yield Need(", ".join(extra), "refused", f"{able.kind} does not have it")

@@ -21,6 +21,8 @@ from radixlang.errors import (
 )
 from radixlang.protocol import (
     AdapterUse,
+    Branch,
+    Contrast,
     Generation,
     NextToken,
     Option,
@@ -151,6 +153,16 @@ class RemoteBranch:
         work = partial(self._remote.requests.generate, self._queue, self._namespace, params,
                        constraint, generation)  # fmt: skip
         self._post(work, generation)
+        return generation
+
+    def contrast(
+        self, other: Branch, params: SamplingParams, how: Contrast, constraint: object = None
+    ) -> Generation:
+        """Fails: a server tells no logits."""
+        generation = Generation()
+        generation.set_exception(
+            ParameterError("contrast is not possible here: logits do not leave a server")
+        )
         return generation
 
     def score(

@@ -88,6 +88,8 @@ class FakeBackend:
         think_tags: the texts that open and close a thought; None for a model without any.
     """
 
+    only_counts = False  # a dry run counts the tokens of operations that need a model's logits
+
     def __init__(
         self, answers: Answers = None, *, tokens: object = "byte",
         delay: float = 0.0, piece: int = 8,
@@ -337,6 +339,18 @@ class FakeBackend:
             f"{what} needs a model's logits, and {self._model_name!r} is a scripted fake without "
             "any; run it on a radixlang.Runtime"
         )
+
+    def take_part(self, namespace: str, prompt: list[int], completion: Completion) -> None:
+        """Count the prompt of a branch that takes part in another's generation."""
+        trie, old = self._trie(namespace), self._stats
+        cached = trie.insert(prompt)
+        self._stats = replace(
+            old,
+            num_prompt_tokens=old.num_prompt_tokens + len(prompt),
+            num_cached_tokens=old.num_cached_tokens + cached,
+            num_computed_tokens=old.num_computed_tokens + len(prompt) - cached,
+        )
+        trie.insert([*prompt, *completion.token_ids][:-1])
 
     # -- inside -------------------------------------------------------------------------
 

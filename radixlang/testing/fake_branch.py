@@ -17,6 +17,7 @@ from radixlang.protocol import (
     AdapterUse,
     Branch,
     Completion,
+    Contrast,
     Delta,
     Generation,
     NextToken,
@@ -79,6 +80,18 @@ class FakeBranch:
         generation._on_cancel = partial(self._cancel_generation, generation)
         generation._on_stop = partial(self._post_stop, generation)
         self._post(partial(self._generate, params, constraint, generation), generation)
+        return generation
+
+    def contrast(
+        self, other: Branch, params: SamplingParams, how: Contrast, constraint: object | None = None
+    ) -> Generation:
+        """Refuse, as a script has no logits; where tokens are only counted, count both branches."""
+        if self.backend.only_counts and isinstance(other, FakeBranch):
+            generation = self.generate(params, constraint)
+            other._post(partial(other._take_part, generation))
+            return generation
+        generation = Generation()
+        self._post(partial(_fail, generation, self.backend.without_logits("contrast")), generation)
         return generation
 
     def score(
@@ -232,6 +245,14 @@ class FakeBranch:
         self.running, self.plan = generation, plan
         self.busy = True
         self._play(generation, plan)
+
+    def _take_part(self, generation: Generation) -> None:
+        """Append a generation that another branch has made with this one."""
+        self.error = self.error or generation.exception()
+        if self.error is None and self.is_open:
+            completion = generation.result()
+            self.backend.take_part(self.namespace, self.settle(), completion)
+            self.tail = Link(self.tail, completion.token_ids)
 
     def _play(self, generation: Generation, plan: Plan) -> None:
         """Push deltas one by one, each after the delay; then end."""

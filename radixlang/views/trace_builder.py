@@ -15,6 +15,7 @@ from radixlang.graph.nodes import (
     Answer,
     Block,
     Call,
+    Contrasted,
     Fork,
     Gen,
     Join,
@@ -160,7 +161,9 @@ class _Builder:
 
     def _add_piece(self, place: _Place, node: Node, piece: Piece, location: str) -> None:
         text = piece_text(piece)
-        if isinstance(piece, Cell):
+        if isinstance(piece, Cell) and isinstance(node, Contrasted):
+            self._take_part(place, node, piece, location)
+        elif isinstance(piece, Cell):
             assert isinstance(node, (Gen, Select))
             self._add_value(place, node, piece, location)
         elif isinstance(piece, TurnMark):
@@ -258,6 +261,16 @@ class _Builder:
             place.lane.steps.append(words)
             place.pending.add(words, place.num_characters)
             place.num_characters += len(piece_text(piece))
+
+    def _take_part(self, place: _Place, node: Contrasted, cell: Cell, location: str) -> None:
+        """The tokens of a contrast, on the branch whose logits took part in it."""
+        names = [node.name] if node.name else []
+        first = self._lanes.get(node.block)
+        labels = () if first is None else (first.label,)
+        place.lane.steps.append(Merge("contrasted", names, labels, location))
+        words = Words([Span("computed", cell.text)], False, location)
+        place.lane.steps.append(words)
+        place.pending.add(words, place.num_characters)
 
     def _adopt(
         self, place: _Place, node: Adopt | Answer, pieces: list[Piece], location: str

@@ -130,7 +130,7 @@ class Admin:
                 self._score_again(state.job)
             elif state.job is not None:
                 for sequence in state.job.sequences:
-                    sequence.namespace = state.namespace
+                    sequence.namespace = self._branches.current(sequence.namespace)
         for namespace in list(self._memory.tree.roots):
             if namespace.weights_version < self._branches.weights_version:
                 self._memory.tree.retire(namespace)

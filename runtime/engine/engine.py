@@ -233,8 +233,7 @@ class EngineCore:
         match command:
             case Post(state, operation):
                 self._deadlines.watch(state, operation)
-                state.operations.append(operation)
-                self.requests.advance(state)
+                self.requests.queue(state, operation)
             case Cancel(state, None):
                 state.operations.append(Release())
                 self.requests.fail_branch(state, CancelledError(f"{state.name} was cancelled"))

@@ -11,7 +11,17 @@ from radixlang.protocol import Generation
 from radixlang.reply import AnyFuture
 from radixlang.runtime.engine.output_checks import Verdicts
 from radixlang.runtime.metrics.stats import Counters
-from radixlang.runtime.requests.branch import BranchState, ForkInto, Operation, Release, futures_of
+from radixlang.runtime.requests.branch import (
+    BranchState,
+    ForkInto,
+    Generate,
+    Operation,
+    Pair,
+    Release,
+    TakePart,
+    futures_of,
+    pair_of,
+)
 from radixlang.runtime.requests.branch_table import Branches
 from radixlang.runtime.requests.generate_request import GenerateJob
 from radixlang.runtime.requests.request import Job, job_of
@@ -69,28 +79,54 @@ class Requests:
         """Call a function after the statistics of this round are published."""
         self._outbox.append(deliver)
 
-    def advance(self, state: BranchState) -> None:
-        """Run the operations of a branch, and of its new children, as far as possible."""
-        stack = [state]
+    def queue(self, state: BranchState, operation: Operation) -> None:
+        """Take an operation of a branch; one of a pair is queued on both branches at once, so that
+        two of them never wait for each other."""
+        state.operations.append(operation)
+        pair = pair_of(operation)
+        if pair is not None:
+            pair.second.operations.append(TakePart(pair))
+            self.advance(pair.second)
+        self.advance(state)
+
+    def advance(self, *states: BranchState) -> None:
+        """Run the operations of branches, and of their new children, as far as possible."""
+        stack = [*states]
         while stack:
             at = stack.pop()
-            while at.is_born and at.job is None and at.operations:
+            while at.is_born and at.job is None and at.operations and not _waits(at):
                 operation = at.operations.popleft()
                 try:
                     self._start(at, operation, stack)
                 except BaseException as error:
                     at.operations.appendleft(operation)
-                    self._set_error(at, error)
+                    stack += self._set_error(at, error)
 
     def _start(self, state: BranchState, operation: Operation, stack: list[BranchState]) -> None:
+        pair = pair_of(operation)
         if state.error is not None:
             self._refuse(state, operation)
+        elif pair is not None:
+            self._start_pair(pair, state, operation)
         else:
             job = self.branches.start(state, operation, self.later)
             if job is not None:
                 self._add_job(job)
         if isinstance(operation, ForkInto):
             stack += operation.children
+        if pair is not None:
+            stack.append(pair.other(state))
+
+    def _start_pair(self, pair: Pair, state: BranchState, operation: Operation) -> None:
+        """Begin the generation of two branches that have both come to it."""
+        if pair.error is not None:
+            raise pair.error
+        other = pair.other(state)
+        asked = operation if isinstance(operation, Generate) else other.operations[0]
+        assert isinstance(asked, Generate)
+        job = self.branches.start_pair(asked, pair)
+        other.operations.popleft()
+        self._add_job(job)
 
     def _refuse(self, state: BranchState, operation: Operation) -> None:
         """Answer an operation of a failed branch with its error."""
@@ -98,6 +134,9 @@ class Requests:
         assert error is not None
         for future in futures_of(operation):
             self._fail_future(future, error)
+        pair = pair_of(operation)
+        if pair is not None:
+            pair.error = pair.error or error
         match operation:
             case ForkInto(children):
                 for child in children:
@@ -107,7 +146,8 @@ class Requests:
 
     def _add_job(self, job: Job) -> None:
         self.counters.num_requests += 1
-        job.branch.job = job
+        for state in job.branches:
+            state.job = job
         if isinstance(job, GenerateJob):
             if job.generation.is_stopping:
                 job.stop()
@@ -128,9 +168,10 @@ class Requests:
         for sequence in list(job.sequences):
             self.memory.detach(sequence)
         job.sequences.clear()
-        self.branches.rest(state)
+        for each in job.branches:
+            self.branches.rest(each)
         if job.judge is None:
-            state.job = None
+            _leave(job)
         else:
             self._verdicts.submit(job.judge, partial(self._judged, job))
 
@@ -143,8 +184,8 @@ class Requests:
             self.fail_branch(state, error)
             return
         job.resolve(closing, self.later)
-        state.job = None
-        self.advance(state)
+        _leave(job)
+        self.advance(*job.branches)
 
     def count_generated(self, job: GenerateJob) -> None:
         """Add the new tokens of a generation to the statistics."""
@@ -154,18 +195,20 @@ class Requests:
         self.counters.num_forced_tokens += now[1] - forced
 
     def fail_job(self, job: Job, error: BaseException) -> None:
-        """Fail a job, and its branch with it."""
+        """Fail a job, and its branches with it."""
         if job.branch.job is job:
             self.fail_branch(job.branch, error)
 
     def fail_branch(self, state: BranchState, error: BaseException) -> None:
         """Fail the running, queued and later operations of a branch."""
-        self._set_error(state, error)
-        self.advance(state)
+        self.advance(state, *self._set_error(state, error))
 
-    def _set_error(self, state: BranchState, error: BaseException) -> None:
-        job, state.job = state.job, None
+    def _set_error(self, state: BranchState, error: BaseException) -> list[BranchState]:
+        """Fail a branch and its job; returns the other branch of the job, which fails too."""
+        job = state.job
+        others = [each for each in job.branches if each is not state] if job is not None else []
         if job is not None:
+            _leave(job)
             self.counters.num_failed_requests += 1
             self.memory.events.add("fail", job.num_generated, job.holder)
             for sequence in list(job.sequences):
@@ -177,6 +220,9 @@ class Requests:
         self.branches.fail(state, error)
         # A branch that is not born yet fails at once too; its fork then skips it.
         state.is_born = True
+        for other in others:
+            self._set_error(other, error)
+        return others
 
     def _fail_future(self, future: AnyFuture, error: BaseException) -> None:
         def deliver() -> None:
@@ -197,4 +243,21 @@ class Requests:
             return
         if job.is_ready:
             self.finish_job(job)
-            self.advance(state)
+            self.advance(*job.branches)
+
+
+def _leave(job: Job) -> None:
+    """Let the branches of a job go on without it."""
+    for state in job.branches:
+        if state.job is job:
+            state.job = None
+
+
+def _waits(state: BranchState) -> bool:
+    """Whether the next operation is of a pair whose other branch has not come to it."""
+    pair = pair_of(state.operations[0])
+    if pair is None or pair.error is not None or state.error is not None:
+        return False
+    other = pair.other(state)
+    is_there = other.is_born and other.job is None and other.operations
+    return not (is_there and pair_of(other.operations[0]) is pair)

@@ -35,7 +35,7 @@ class _Progress:
 
     Its rows of the step's output [num_rows, hidden] begin at row `at`, for positions from `start`
     on; the rows of its draft follow them. For a prompt whose end was remembered, num_new is 0 and
-    the rows are its last.
+    the rows are its last. `is_joined`: its one row was held until that of the partner was there.
     """
 
     sequence: TokenSequence
@@ -44,6 +44,7 @@ class _Progress:
     num_rows: int
     start: int
     is_finite: bool = True
+    is_joined: bool = False
 
     @property
     def stop(self) -> int:
@@ -228,6 +229,7 @@ class Step:
         self, hidden: Tensor, is_finite: Tensor, work: list[_Progress]
     ) -> dict[_Progress, list[_Token]]:
         """Tokens for the sampled rows, without sequences whose constraint fails here."""
+        hidden = self._join_pairs(hidden, work)
         asked = [(each, rows) for each in work if (rows := self._rows(each))]
         index = [at for each, _ in asked for at in each.sampled]
         rows = [row for _, rows in asked for row in rows]
@@ -241,18 +243,42 @@ class Step:
         )  # fmt: skip
         return {each: list(islice(rest, len(rows))) for each, rows in asked}
 
+    def _join_pairs(self, hidden: Tensor, work: list[_Progress]) -> Tensor:
+        """Hold the last rows of generations from two branches' logits; where both are there, add
+        the first branch's to the step's output, to be sampled from."""
+        ready: list[GenerateJob] = []
+        for each in work:
+            job = each.sequence.job
+            if not (isinstance(job, GenerateJob) and job.partner and self._samples(each)):
+                continue
+            if job.partner.hold(each.sequence, hidden[each.sampled.start]):
+                ready.append(job)
+        rows: list[Tensor] = []
+        for at, job in enumerate(ready, len(hidden)):
+            assert job.partner is not None
+            rows.append(job.partner.row_of(job.sequence))
+            start = job.sequence.num_tokens - 1
+            work.append(_Progress(job.sequence, 0, at, 1, start, is_joined=True))
+        return torch.cat((hidden, torch.stack(rows))) if rows else hidden
+
+    def _samples(self, each: _Progress) -> bool:
+        """Whether a token follows the rows of a sequence."""
+        sequence, job = each.sequence, each.sequence.job
+        is_last = each.stop == sequence.num_tokens and each.is_finite
+        is_open = isinstance(job, GenerateJob) and job.ended is None
+        return is_last and is_open and sequence.is_running
+
     def _logits(self, hidden: Tensor) -> Tensor:
         with self._profile.part("model"):
             return self._runner.model.logits(hidden)
 
     def _rows(self, each: _Progress) -> list[SamplingRow]:
         """The sampler's rows of a sequence; none if no token follows its rows."""
-        sequence, job = each.sequence, each.sequence.job
-        is_last = each.stop == sequence.num_tokens and each.is_finite
-        if not (is_last and isinstance(job, GenerateJob) and job.ended is None):
+        job = each.sequence.job
+        if not (isinstance(job, GenerateJob) and self._samples(each)):
             return []
-        if not sequence.is_running:
-            return []
+        if job.partner is not None and not each.is_joined:
+            return []  # it is sampled once the other's row is there
         try:
             return job.rows()
         except RadixlangError as error:
@@ -335,7 +361,7 @@ class Step:
                     self._scheduler.add(follower, first=True)
             if job.is_ready and job.branch.job is job:
                 self._requests.finish_job(job)
-                self._requests.advance(job.branch)
+                self._requests.advance(*job.branches)
 
 
 def _not_finite(sequence: TokenSequence) -> NumericalError:

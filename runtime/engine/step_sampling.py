@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from radixlang.runtime.process.device import Device
+from radixlang.runtime.sampling.contrast import apply_contrasts
 from radixlang.runtime.sampling.device_sampler import StepTokens, is_known, sample_step
 from radixlang.runtime.sampling.row import SamplingRow
 from radixlang.runtime.sampling.sampler import Sampled, sample
@@ -46,7 +47,7 @@ class StepSampler:
         """
         if not rows:
             return StepTokens(Sampled([], [], [], []), is_finite.tolist())
-        if self._device.is_host or not all(is_known(row.params) for row in rows):
+        if self._device.is_host or not all(_is_known(row) for row in rows):
             return StepTokens(self._by_parts(hidden, index, rows), is_finite.tolist())
         return sample_step(
             hidden,
@@ -65,6 +66,7 @@ class StepSampler:
         for start in range(0, len(rows), self._max_rows):
             here = slice(start, start + self._max_rows)
             logits = self._logits(select_rows(hidden, index[here]))
+            apply_contrasts(logits, rows[here], self._logits)
             got = sample(logits, rows[here], self._vocab_size)
             del logits  # free them before the next part takes as much
             found.token_ids.extend(got.token_ids)
@@ -72,6 +74,11 @@ class StepSampler:
             found.is_allowed.extend(got.is_allowed)
             found.logprobs.extend(got.logprobs)
         return found
+
+
+def _is_known(row: SamplingRow) -> bool:
+    """Whether the sampler of a device knows all of a row."""
+    return row.other is None and is_known(row.params)
 
 
 def select_rows(hidden: Tensor, index: Sequence[int]) -> Tensor:

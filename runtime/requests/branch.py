@@ -21,6 +21,8 @@ import numpy as np
 from radixlang.errors import ParameterError, StateClosedError
 from radixlang.protocol import (
     AdapterUse,
+    Branch,
+    Contrast,
     Generation,
     NextToken,
     Option,
@@ -59,14 +61,40 @@ class Extend:
     content: Piece
 
 
+@dataclass(slots=True, eq=False)
+class Pair:
+    """Two branches, of whose logits one generation is made on the first.
+
+    It begins when both have come to it in their queues. `error` is that of the one that failed
+    before, or of the beginning itself; the other fails with it when it comes to the generation.
+    """
+
+    first: BranchState
+    second: BranchState
+    how: Contrast
+    error: BaseException | None = None
+
+    def other(self, state: BranchState) -> BranchState:
+        """The branch that is not this one."""
+        return self.second if state is self.first else self.first
+
+
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """Run a generation."""
+    """Run a generation, of a `pair` if one is given."""
 
     params: SamplingParams
     constraint: CompiledConstraint | None
     generation: Generation
     deadline_s: float | None
+    pair: Pair | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TakePart:
+    """Take part in a generation of the first branch of a pair."""
+
+    pair: Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +150,10 @@ class Release:
     """Release everything."""
 
 
-Operation = Extend | Generate | Score | Peek | UseAdapter | ForkInto | Expect | ReadTokens | Release
+Operation = (
+    Extend | Generate | TakePart | Score | Peek | UseAdapter | ForkInto | Expect | ReadTokens
+    | Release
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -302,6 +333,35 @@ class EngineBranch:
         self._post(Generate(params, constraint, generation, _deadline(timeout_s)))
         return generation
 
+    def contrast(
+        self,
+        other: Branch,
+        params: SamplingParams,
+        how: Contrast,
+        constraint: CompiledConstraint | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Generation:
+        """Queue one generation from the logits of this branch and another, for both.
+
+        Raises:
+            ParameterError: `other` is this branch, or one of another runtime.
+        """
+        if not isinstance(params, SamplingParams):
+            raise ParameterError(f"params must be SamplingParams, got {type(params).__name__}")
+        core, state = self._runtime.core, self._state
+        if not isinstance(other, EngineBranch) or other._runtime.core is not core:
+            raise ParameterError("a contrast needs two branches of one runtime")
+        if other._state is state:
+            raise ParameterError("a contrast needs two branches; fork this one for the other")
+        generation = Generation(
+            lambda: core.post_cancel_job(state, generation),
+            lambda: core.post_stop(state, generation),
+        )
+        pair = Pair(state, other._state, how)
+        self._post(Generate(params, constraint, generation, _deadline(timeout_s), pair))
+        return generation
+
     def score(
         self,
         options: Sequence[Option],
@@ -398,6 +458,11 @@ def futures_of(operation: Operation) -> list[AnyFuture]:
         case Score() | Peek() | ReadTokens():
             return [operation.future]
     return []
+
+
+def pair_of(operation: Operation) -> Pair | None:
+    """The pair of an operation of two branches."""
+    return operation.pair if isinstance(operation, (Generate, TakePart)) else None
 
 
 def released_error(state: BranchState) -> StateClosedError:

@@ -22,6 +22,7 @@ from radixlang.runtime.requests.branch import (
     ForkInto,
     Generate,
     Operation,
+    Pair,
     Peek,
     ReadTokens,
     Release,
@@ -32,6 +33,7 @@ from radixlang.runtime.requests.branch import (
 from radixlang.runtime.requests.generate_request import GenerateJob, GenerationLimits
 from radixlang.runtime.requests.next_token_request import NextTokenJob, Wanted
 from radixlang.runtime.requests.next_use_hints import NextUses
+from radixlang.runtime.requests.partner import Partner
 from radixlang.runtime.requests.request import Job
 from radixlang.runtime.requests.score_request import ScoreJob, num_shared
 from radixlang.runtime.sampling.counter_rng import SeedSource
@@ -177,11 +179,21 @@ class Branches:
         self._live[child] = None
         self.rest(child)
 
-    def _generate(self, state: BranchState, operation: Generate) -> GenerateJob:
+    def start_pair(self, operation: Generate, pair: Pair) -> GenerateJob:
+        """Begin a generation from the logits of two branches that have both come to it."""
+        for state in (pair.first, pair.second):
+            self._live[state] = None
+            state.namespace = self.current(state.namespace)
+            self._next_uses.begin_request(state)
+        return self._generate(pair.first, operation, Partner(pair.second, pair.how))
+
+    def _generate(
+        self, state: BranchState, operation: Generate, partner: Partner | None = None
+    ) -> GenerateJob:
         serving, params = self.serving, operation.params
-        prompt = state.prompt(serving.tokenizer.encode_run)
-        self._check_length(len(prompt))
-        room = serving.context_length - len(prompt)
+        prompt = self._prompt(state)
+        other = None if partner is None else self._prompt(partner.branch)
+        room = serving.context_length - max(len(prompt), 0 if other is None else len(other))
         limits = GenerationLimits(
             max_tokens=min(params.max_tokens, room),
             end_ids=serving.end_ids,
@@ -203,18 +215,22 @@ class Branches:
             bias=bias_of(params.logit_bias, serving.tokenizer, serving.vocab_size),
             adapter=self.variants[state.variant].adapter.name if state.variant else "",
             deadline_s=operation.deadline_s,
+            partner=partner,
         )
-        num_rows = 1 if job.unstable is None else 2
-        sequence = TokenSequence(
-            job,
-            state.namespace,
-            prompt,
-            first_logit=len(prompt) - num_rows,
-            holder=job.holder,
-            variants=state.variants_from(prompt),
+        sequence = _sequence(job, state, prompt, num_rows=1 if job.unstable is None else 2)
+        job.begin(
+            sequence,
+            None
+            if partner is None or other is None
+            else _sequence(job, partner.branch, other, num_rows=1),
         )
-        job.begin(sequence)
         return job
+
+    def _prompt(self, state: BranchState) -> TokenIds:
+        """All tokens of a branch; refuses a prompt that can never be served."""
+        prompt = state.prompt(self.serving.tokenizer.encode_run)
+        self._check_length(len(prompt))
+        return prompt
 
     def _unstable(
         self, state: BranchState, operation: Generate, prompt: TokenIds
@@ -223,7 +239,7 @@ class Branches:
         last = state.run[-1] if state.run else None
         is_text = isinstance(last, str) and not isinstance(last, Markup) and last != ""
         params = operation.params
-        if not (params.heal and is_text) or params.logits is not None:
+        if not (params.heal and is_text) or params.logits is not None or operation.pair:
             return None
         if len(prompt) < 2 or len(prompt) == len(state.fixed):
             return None
@@ -321,6 +337,20 @@ class Branches:
                 f"{serving.max_tokens_held}; make the pool larger (kv_bytes= or num_pages=), or "
                 "the prompt shorter"
             )
+
+
+def _sequence(
+    job: GenerateJob, state: BranchState, prompt: TokenIds, *, num_rows: int
+) -> TokenSequence:
+    """The sequence of a generation on a branch; the logits of its last rows are needed."""
+    return TokenSequence(
+        job,
+        state.namespace,
+        prompt,
+        first_logit=len(prompt) - num_rows,
+        holder=f"generation on {state.name}",
+        variants=state.variants_from(prompt),
+    )
 
 
 def _checked(constraint: object) -> CompiledConstraint | None:

@@ -29,6 +29,7 @@ from radixlang.protocol import (
     Usage,
 )
 from radixlang.runtime.requests.branch import BranchState
+from radixlang.runtime.requests.partner import Partner
 from radixlang.runtime.requests.request import Job
 from radixlang.runtime.sampling.row import GREEDY, Bias, SamplingRow
 from radixlang.runtime.sampling.sampler import choose_among, row_logprob
@@ -69,6 +70,7 @@ class GenerateJob(Job):
             have a state of its own, so none is asked about tokens that may be rejected.
         bias: what is added to the logits of which tokens.
         adapter: the name of the adapter that computes it, "" without one.
+        partner: the other branch, if it is made from two branches' logits. Nothing is drafted then.
     """
 
     samples = True
@@ -88,8 +90,10 @@ class GenerateJob(Job):
         bias: Bias | None = None,
         adapter: str = "",
         deadline_s: float | None = None,
+        partner: Partner | None = None,
     ) -> None:
         super().__init__(branch, generation, deadline_s)
+        self.partner = partner
         self.generation = generation
         self.params = params
         self.limits = limits
@@ -110,10 +114,13 @@ class GenerateJob(Job):
         self._wants_logprobs = params.logprobs or params.top_logprobs > 0
         # Log-probabilities of forced tokens come from separate steps.
         is_stepwise = constraint is not None and self._wants_logprobs
-        self.drafter = None if is_stepwise or params.logits is not None else drafter
+        is_stepwise |= params.logits is not None or partner is not None
+        self.drafter = None if is_stepwise else drafter
         self.ahead: list[Matcher] = []  # a matcher after each token of the draft
         plain = SamplingRow(params, seed, 0)
-        self._is_greedy = plain.is_plain and constraint is None and not self._wants_logprobs
+        self._is_greedy = (
+            plain.is_plain and constraint is None and not self._wants_logprobs and partner is None
+        )
         self._end_ids = frozenset(() if params.ignore_eos else limits.end_ids)
         self._kept: Kept | None = None
         self._last: Delta | None = None
@@ -130,11 +137,19 @@ class GenerateJob(Job):
         """Most tokens that may follow, without the last, which needs no keys and values."""
         return max(0, self.limits.max_tokens - self.num_generated - 1)
 
-    def begin(self, sequence: TokenSequence) -> None:
-        """Take the sequence of the prompt; a constraint's forced beginning is appended at once,
-        unless the prompt's last token is still to be chosen."""
+    @property
+    def branches(self) -> tuple[BranchState, ...]:
+        """The branches that the tokens are appended to."""
+        return (self.branch,) if self.partner is None else (self.branch, self.partner.branch)
+
+    def begin(self, sequence: TokenSequence, other: TokenSequence | None = None) -> None:
+        """Take the sequence of the prompt, and that of the partner's; a constraint's forced
+        beginning is appended at once, unless the prompt's last token is still to be chosen."""
         self.sequence = sequence
-        self.sequences.add(sequence)
+        self.sequences[sequence] = None
+        if self.partner is not None and other is not None:
+            self.partner.join(sequence, other)
+            self.sequences[other] = None
         if self.matcher is not None and self.unstable is None:
             self._after_constraint()
 
@@ -237,6 +252,8 @@ class GenerateJob(Job):
             row.held_back = (*self._end_ids, *params.stop_token_ids)
         elif params.ignore_eos and self.matcher is not None:
             row.held_back = self.limits.end_ids  # its masks allow them
+        if self.partner is not None:
+            row.other = self.partner.other_row
         if row.reads_tokens:
             row.prompt_ids = sequence.tokens[: sequence.num_prompt]
             generated = sequence.tokens[sequence.num_prompt :]
@@ -303,21 +320,13 @@ class GenerateJob(Job):
         return []
 
     def finish(self, memory: Memory, later: Callable[[Callable[[], None]], None]) -> None:
-        """Commit the computed part of the kept tokens, and move the branch to their end."""
+        """Commit the computed part of the kept tokens, and move the branches to their end."""
         kept, last = self.tracker.finish(whole=self._closes)
         self._last = self._with_logprobs(last)
         self._kept = kept
-        sequence, branch = self.sequence, self.branch
-        end = sequence.num_prompt + kept.num_tokens
-        if sequence.lease is not None:
-            memory.commit(sequence, min(sequence.num_computed, end))
-            branch.drop_lease()
-            branch.lease = sequence.lease
-            sequence.hold(None)
-            branch.lease.holder = branch.name
-        branch.fixed = sequence.tokens[:end].copy()
-        branch.variants, branch.run_variant = sequence.variants.until(end), branch.variant
-        branch.run = (kept.rest,) if kept.rest else ()
+        _move(self.branch, self.sequence, kept, memory)
+        if self.partner is not None:
+            _move(self.partner.branch, self.partner.sequence, kept, memory)
         if self.judge is None:
             self.resolve("", later)
 
@@ -326,7 +335,8 @@ class GenerateJob(Job):
         delta, kept = self._last, self._kept
         assert kept is not None
         if closing:
-            self.branch.run = (kept.rest + closing,)
+            for branch in self.branches:
+                branch.run = (kept.rest + closing,)
             delta = replace(delta or Delta(""), text=(delta.text if delta else "") + closing)
         result = self._completion(kept, closing)
         if delta is not None:
@@ -373,6 +383,8 @@ class GenerateJob(Job):
         skip: int = 0,
     ) -> None:
         self.sequence.append(token_id)
+        if self.partner is not None:
+            self.partner.append(token_id)
         self._logprobs.append(logprob)
         if not (forced and self._wants_logprobs):
             self.sequence.first_logit = self.sequence.num_tokens - 1
@@ -441,6 +453,20 @@ class GenerateJob(Job):
         bitmask = np.empty(-(-self.limits.num_logits // 32), np.int32)
         matcher.fill_bitmask(bitmask)
         return bitmask
+
+
+def _move(branch: BranchState, sequence: TokenSequence, kept: Kept, memory: Memory) -> None:
+    """Move a branch to the end of the kept tokens of its sequence."""
+    end = sequence.num_prompt + kept.num_tokens
+    if sequence.lease is not None:
+        memory.commit(sequence, min(sequence.num_computed, end))
+        branch.drop_lease()
+        branch.lease = sequence.lease
+        sequence.hold(None)
+        branch.lease.holder = branch.name
+    branch.fixed = sequence.tokens[:end].copy()
+    branch.variants, branch.run_variant = sequence.variants.until(end), branch.variant
+    branch.run = (kept.rest,) if kept.rest else ()
 
 
 def _check_again(constraint: CompiledConstraint, text: str, incomplete: IncompleteError) -> None:

@@ -25,12 +25,11 @@ class Masks:
 
     def submit(self, sequences: list[TokenSequence]) -> None:
         """Start computing the masks for sampling these sequences."""
+        jobs = dict.fromkeys(each.job for each in sequences)  # one may have two sequences
         self._jobs = [
             job
-            for each in sequences
-            if isinstance(job := each.job, GenerateJob)
-            and job.matcher is not None
-            and job.ended is None
+            for job in jobs
+            if isinstance(job, GenerateJob) and job.matcher is not None and job.ended is None
         ]
         if not self._jobs:
             return

@@ -14,7 +14,7 @@ from radixlang.protocol import NextToken, Usage
 from radixlang.runtime.adapters.variants import PLAIN_SPANS, VariantSpans
 from radixlang.runtime.requests.branch import BranchState
 from radixlang.runtime.requests.request import Job
-from radixlang.runtime.sampling.sampler import log_normaliser
+from radixlang.runtime.sampling.normaliser import log_normaliser
 from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.sequence import TokenIds, TokenSequence
 from radixlang.runtime.text.tokenizer import Tokenizer
@@ -57,16 +57,15 @@ class NextTokenJob(Job):
         self._tokenizer = tokenizer
         self._keys = variants.keys(prompt)
         self._found: tuple[tuple[int, ...], tuple[float, ...], float] | None = None
-        self.sequences.add(
-            TokenSequence(
-                self,
-                branch.namespace,
-                prompt,
-                first_logit=len(prompt) - 1,
-                holder=self.holder,
-                variants=variants,
-            )
+        sequence = TokenSequence(
+            self,
+            branch.namespace,
+            prompt,
+            first_logit=len(prompt) - 1,
+            holder=self.holder,
+            variants=variants,
         )
+        self.sequences[sequence] = None
 
     @property
     def holder(self) -> str:
@@ -95,7 +94,7 @@ class NextTokenJob(Job):
 
     def computed(self, sequence: TokenSequence) -> list[TokenSequence]:
         """Nothing follows."""
-        self.sequences.discard(sequence)
+        self.sequences.pop(sequence, None)
         return []
 
     @property

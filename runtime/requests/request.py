@@ -1,4 +1,4 @@
-"""Jobs: requests as the engine runs them. A job has one branch and ends its future exactly once."""
+"""Jobs: requests as the engine runs them. A job ends its future exactly once."""
 
 from __future__ import annotations
 
@@ -38,9 +38,14 @@ class Job:
         self.future = future
         self.deadline_s = deadline_s
         self.posted_s = time.monotonic()
-        self.sequences: set[TokenSequence] = set()
+        self.sequences: dict[TokenSequence, None] = {}  # in the order in which they began
         self.num_cached = 0
         self.num_computed = 0
+
+    @property
+    def branches(self) -> tuple[BranchState, ...]:
+        """The branches that wait for its end, its own first."""
+        return (self.branch,)
 
     @property
     def holder(self) -> str:

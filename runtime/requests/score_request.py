@@ -115,7 +115,7 @@ class ScoreJob(Job):
     def computed(self, sequence: TokenSequence) -> list[TokenSequence]:
         """The chains below a finished one."""
         chain = self._chains.pop(sequence)
-        self.sequences.discard(sequence)
+        self.sequences.pop(sequence, None)
         above = (*chain.above, *(node.token_id for node in chain.nodes))
         above = above[1:] if chain.nodes[0] is self._root else above
         return [self._start(above, child) for child in chain.nodes[-1].inner()]
@@ -152,7 +152,7 @@ class ScoreJob(Job):
             variants=self._variants,
         )
         self._chains[sequence] = chain
-        self.sequences.add(sequence)
+        self.sequences[sequence] = None
         return sequence
 
     def _position(self, chain: _Chain) -> int:

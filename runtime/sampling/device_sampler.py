@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from radixlang.protocol import TokenLogprob
+from radixlang.runtime.sampling.normaliser import log_normaliser
 from radixlang.runtime.sampling.row import GREEDY, SamplingRow
 from radixlang.runtime.sampling.row_table import RowTable, send_table
-from radixlang.runtime.sampling.sampler import Sampled, log_normaliser
+from radixlang.runtime.sampling.sampler import Sampled
 from radixlang.runtime.sampling.wide_rows import invert
 from radixlang.sampling_params import SamplingParams
 

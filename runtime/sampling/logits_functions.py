@@ -31,9 +31,10 @@ class LogitsContext:
     """The row of logits from which a generation's next token is about to be sampled.
 
     Args:
-        logits: float32 [vocab_size], the model's own, a copy on the model's device: change it in
-            place and return None, or return another one. -inf bans a token. Biases, penalties,
-            the constraint's mask and the temperature are applied after it.
+        logits: float32 [vocab_size], the model's own (of a contrast, those of both branches), a
+            copy on the model's device: change it in place and return None, or return another one.
+            -inf bans a token. Biases, penalties, the constraint's mask and the temperature are
+            applied after it.
         prompt_ids: int32, tokens before the generation.
         generated_ids: int32, tokens of the generation so far, forced ones included.
     """
@@ -55,7 +56,7 @@ def apply_functions(logits: Tensor, rows: Sequence[SamplingRow]) -> None:
         logits: float32 [num_rows, vocab_size]; not changed.
     """
     calls = [
-        _Call(row, logit.clone())
+        _Call(row, (logit if row.changed is None else row.changed[: len(logit)]).clone())
         for logit, row in zip(logits, rows, strict=True)
         if row.params.logits is not None
     ]

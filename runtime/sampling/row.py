@@ -9,10 +9,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from radixlang.errors import LogitsError
+from radixlang.protocol import Contrast
 from radixlang.sampling_params import SamplingParams
 
 NO_IDS: NDArray[np.int32] = np.empty(0, np.int32)
 Bias = tuple[NDArray[np.int64], NDArray[np.float32]]  # token ids, and what is added to their logits
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRow:
+    """The other branch of a row: the model's output [hidden_size] at its last token, and how the
+    logits of both become one row."""
+
+    hidden: Tensor
+    how: Contrast
 
 
 @dataclass(slots=True)
@@ -24,7 +34,8 @@ class SamplingRow:
     bit for every allowed token, None allows all. `prompt_ids` and `generated_ids` are read only
     if penalties are on, or by a function of logits. `bias` are ids and what is added to their
     logits. `changed` float32 [vocab_size] are the logits that such a function gave, and `error` is
-    its error.
+    its error. `other` is the branch whose logits are contrasted; `changed` are first those of both,
+    and `own` float32 [vocab_size] the log-probabilities of the row's own branch.
     """
 
     params: SamplingParams
@@ -37,6 +48,8 @@ class SamplingRow:
     bias: Bias | None = None
     changed: Tensor | None = None
     error: LogitsError | None = None
+    other: OtherRow | None = None
+    own: Tensor | None = None
 
     @property
     def has_penalty(self) -> bool:
@@ -60,6 +73,7 @@ class SamplingRow:
         return not (
             self.params.temperature or self.held_back or self.has_penalty
             or self.bitmask is not None or self.params.logit_bias or self.params.logits
+            or self.other is not None
         )  # fmt: skip
 
 

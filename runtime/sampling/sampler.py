@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from radixlang.protocol import TokenLogprob
+from radixlang.runtime.sampling.contrast import drop_implausible, is_contrast_finite
 from radixlang.runtime.sampling.counter_rng import uniform
 from radixlang.runtime.sampling.logits_functions import apply_functions
+from radixlang.runtime.sampling.normaliser import log_normaliser
 from radixlang.runtime.sampling.row import GREEDY, Bias, SamplingRow
 from radixlang.runtime.sampling.wide_rows import invert, likeliest, wide
 from radixlang.sampling_params import SamplingParams
 
 _HEALING = 2**32  # counter of the draw of token healing, beyond any token's
-SERIAL_WIDTH = 16_384  # numbers that torch reduces on one thread whatever their company
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,11 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow], vocab_size: int) -> Samp
     if all(row is GREEDY for row in rows):
         finite = list(map(math.isfinite, best.tolist()))
         return Sampled(token_ids.tolist(), finite, [True] * len(rows), [None] * len(rows))
-    apply_functions(usable, rows)
     is_finite = best.isfinite()
+    for i, row in enumerate(rows):
+        if row.other is not None and not is_contrast_finite(row):
+            is_finite[i] = False
+    apply_functions(usable, rows)
     is_allowed = torch.ones_like(is_finite)
     special = [i for i, row in enumerate(rows) if not row.is_plain]
     if len(special) == len(rows) and not any(row.wants_logprobs for row in rows):
@@ -68,18 +72,6 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow], vocab_size: int) -> Samp
     ).tolist()
     logprobs = _logprobs(logits, vocab_size, token_ids, rows)
     return Sampled(ids, [bool(x) for x in finite], [bool(x) for x in allowed_list], logprobs)
-
-
-def log_normaliser(logits: Tensor) -> Tensor:
-    """Log of the sum of exponentials of every row, [n] of [n, width].
-
-    In pieces that torch sums on one thread: it splits a long row that is alone among its threads,
-    and the last bits would then depend on their number and on the row's company.
-    """
-    if logits.device.type != "cpu":
-        return logits.logsumexp(dim=1)
-    pieces = [piece.logsumexp(dim=1) for piece in torch.split(logits, SERIAL_WIDTH, dim=1)]
-    return torch.stack(pieces, dim=1).logsumexp(dim=1)
 
 
 def target_logprobs(logits: Tensor, rows: Tensor, target_ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -133,6 +125,7 @@ def _choose(logits: Tensor, rows: list[SamplingRow]) -> tuple[Tensor, Tensor]:
     _apply_penalties(logits, rows)
     _apply_masks(logits, rows)
     _hold_back(logits, rows)
+    drop_implausible(logits, rows)
     best, token_ids = likeliest(logits)
     drawn = [i for i, row in enumerate(rows) if row.params.temperature > 0]
     if len(drawn) == len(rows):
@@ -144,10 +137,10 @@ def _choose(logits: Tensor, rows: list[SamplingRow]) -> tuple[Tensor, Tensor]:
 
 
 def _apply_changes(logits: Tensor, rows: list[SamplingRow]) -> None:
-    """Take the logits that a row's function gave, then add its biases."""
+    """Take the logits of two branches, or those that a function gave, then add biases."""
     for logit, row in zip(logits, rows, strict=True):
         if row.changed is not None:
-            logit.copy_(row.changed)
+            logit.copy_(row.changed[: len(logit)])
         if row.bias is not None:
             _add_bias(logit, row.bias)
 

@@ -104,7 +104,7 @@ class Memory:
         if sequence.lease is not None:
             sequence.lease.release()
         sequence.hold(None)
-        sequence.num_computed = 0
+        sequence.num_computed = sequence.held_at = 0
 
     def end_rows(self, sequence: TokenSequence) -> Tensor | None:
         """The remembered output from `first_logit` on, if no token of the prompt is pending."""

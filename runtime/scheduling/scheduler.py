@@ -115,7 +115,7 @@ class Scheduler:
         for sequence in self.running:
             (prefilling if sequence.is_prefilling else decoding).append(sequence)
         for sequence in (*decoding, *prefilling):
-            if budget > 0 and sequence.is_running:
+            if budget > 0 and sequence.is_running and not sequence.is_held:
                 budget -= self._schedule(sequence, budget, batch)
         self._admit(batch, budget)
         self._draft(batch)
@@ -172,8 +172,8 @@ class Scheduler:
             except PoolFull as full:
                 if self._relieve(full.needed - full.free, sequence, batch):
                     continue
-                victim = self._youngest()
-                if victim is sequence and len(self.running) == 1:
+                victim = self._victim(sequence)
+                if victim is None:
                     self._fail(sequence, self._exhausted(sequence, num_new))
                     return False
                 batch.pop(victim, None)
@@ -212,8 +212,20 @@ class Scheduler:
                 return False
         return True
 
-    def _youngest(self) -> TokenSequence:
-        return max(self.running, key=lambda each: each.arrival)
+    def _victim(self, sequence: TokenSequence) -> TokenSequence | None:
+        """The sequence to preempt for this one: the youngest. If that is this one, and all others
+        are held, a held one of another request; None if there is none.
+        """
+        youngest = max(self.running, key=lambda each: each.arrival)
+        others = [each for each in self.running if each is not sequence]
+        if youngest is not sequence or not all(each.is_held for each in others):
+            return youngest
+        return self._held_elsewhere(sequence)
+
+    def _held_elsewhere(self, sequence: TokenSequence) -> TokenSequence | None:
+        """The youngest held sequence of another request."""
+        held = (each for each in self.running if each.is_held and each.job is not sequence.job)
+        return max(held, key=lambda each: each.arrival, default=None)
 
     def _exhausted(self, sequence: TokenSequence, num_new: int) -> PoolExhaustedError:
         pool = self.memory.pool
@@ -254,19 +266,20 @@ class Scheduler:
 
     def _admit(self, batch: dict[TokenSequence, int], budget: int) -> None:
         num_sampling = sum(each.job.samples for each in self.running)
-        while budget > 0 and (sequence := self.waiting.pop()) is not None:
-            if sequence.job.samples and num_sampling >= self.limits.max_running:
+        while budget > 0 and (sequence := self._next_waiting()) is not None:
+            is_full = sequence.job.samples and num_sampling >= self.limits.max_running
+            if is_full and not sequence.is_awaited:
                 self.waiting.push_front(sequence)
                 return
             if self._park(sequence):
                 continue
             self.memory.attach(sequence)
-            while not self._fits(sequence) and self._yield_lease():
+            while not self._fits(sequence) and self._clear_for(sequence):
                 pass
             if not self._fits(sequence):
                 self.memory.detach(sequence)
                 self.waiting.push_front(sequence)
-                if self.running:
+                if self.running and not (sequence.is_awaited and self._all_held):
                     return
                 self._fail(sequence, self._exhausted(sequence, sequence.num_tokens))
                 continue
@@ -277,6 +290,29 @@ class Scheduler:
             budget -= self._schedule(sequence, budget, batch)
             if not sequence.is_running:
                 return  # the reservation failed
+
+    def _clear_for(self, sequence: TokenSequence) -> bool:
+        """Take memory from a branch at rest, or, if all that run are held, from one of these."""
+        if self._yield_lease():
+            return True
+        held = self._held_elsewhere(sequence) if sequence.is_awaited and self._all_held else None
+        if held is not None:
+            self.retract(held)
+        return held is not None
+
+    def _next_waiting(self) -> TokenSequence | None:
+        """The next of the queue; before it one whose partner runs, and can only wait for it."""
+        for each in self.running:
+            other = each.partner
+            if other is not None and not (other.is_running or other in self.parked):
+                self.waiting.remove(other)
+                return other
+        return self.waiting.pop()
+
+    @property
+    def _all_held(self) -> bool:
+        """Whether nothing that runs goes on by itself."""
+        return all(each.is_held for each in self.running)
 
     def _insert_running(self, sequence: TokenSequence) -> None:
         """Keep the running list in order of arrival."""
@@ -297,8 +333,10 @@ class Scheduler:
         size = pool.page_size
         room = (pool.num_free_pages + tree.num_evictable_pages) * size
         room += sum(each.num_unwritten // size * size for each in self.running)
-        planned = sum(each.num_pending + GROWTH_ROOM for each in self.running)
-        own = sequence.num_pending + (GROWTH_ROOM if self.running else 0)
+        must = sequence.is_awaited and self._all_held  # nothing else can go on
+        growth = GROWTH_ROOM if self.running and not must else 0
+        planned = sum(each.num_pending + growth for each in self.running)
+        own = sequence.num_pending + growth
         return own + planned <= room
 
     # ---- leaders

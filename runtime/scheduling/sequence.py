@@ -52,11 +52,14 @@ class TokenSequence:
         counted: positions whose tokens are already counted in the statistics.
         holder: label for the leak scanner.
         variants: what computes each position; generated tokens go on with the last.
+
+    `partner` is the other sequence of a generation from two branches' logits. The one whose last
+    row comes first is held until the other's is there: `held_at` is its number of tokens then.
     """
 
-    __slots__ = ("_buffer", "arrival", "counted", "draft", "first_logit", "followers",
+    __slots__ = ("_buffer", "arrival", "counted", "draft", "first_logit", "followers", "held_at",
                  "holder", "is_running", "job", "leader_key", "lease", "namespace",
-                 "num_committed", "num_computed", "num_prompt", "num_tokens", "reached",
+                 "num_committed", "num_computed", "num_prompt", "num_tokens", "partner", "reached",
                  "tail", "variants")  # fmt: skip
 
     def __init__(
@@ -87,6 +90,8 @@ class TokenSequence:
         self.is_running = False
         self.leader_key: tuple[RadixNode, int] | None = None
         self.followers: dict[TokenSequence, int] = {}  # and the length of prefix each waits for
+        self.partner: TokenSequence | None = None
+        self.held_at = 0
 
     @property
     def tokens(self) -> TokenIds:
@@ -106,6 +111,16 @@ class TokenSequence:
     def num_pending(self) -> int:
         """Tokens without keys and values yet."""
         return self.num_tokens - self.num_computed
+
+    @property
+    def is_held(self) -> bool:
+        """Whether its last row is computed and waits for the partner's."""
+        return self.held_at == self.num_tokens
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether its partner runs, and cannot go on without it."""
+        return self.partner is not None and self.partner.is_running
 
     def inputs(self, num_new: int) -> TokenIds:
         """The model's input of a step: the next pending tokens, and the draft."""

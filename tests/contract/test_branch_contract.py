@@ -17,7 +17,7 @@ from radixlang.errors import (
     PromptTooLongError,
     RuntimeClosedError,
 )
-from radixlang.protocol import Backend, Branch, Markup, Message
+from radixlang.protocol import Backend, Branch, Contrast, Markup, Message
 from radixlang.sampling_params import SamplingParams
 from radixlang.testing import FakeBackend
 
@@ -484,3 +484,20 @@ def test_deltas_carry_the_logprobs_of_their_tokens(backend: Any, branch: Any) ->
     assert [each for delta in deltas for each in delta.logprobs] == list(completion.logprobs)
     for delta in deltas:
         assert tuple(each.token_id for each in delta.logprobs) == delta.token_ids
+
+
+def test_contrasts_are_made_or_refused_by_name(backend: Any) -> None:
+    first, second = backend.new_branch(), backend.new_branch()
+    first.extend("The theatre")
+    second.extend("The town")
+    generation = first.contrast(second, GREEDY, Contrast(1.5))
+    error = generation.exception(TIMEOUT)
+    if error is None:
+        ids = generation.result().token_ids
+        for branch in (first, second):
+            assert branch.tokens().result(TIMEOUT)[-len(ids) :] == ids
+    else:
+        assert isinstance(error, ParameterError)
+        assert re.search("contrast .*logits", str(error))
+    first.release()
+    second.release()

@@ -37,6 +37,7 @@ EXPECTED = {
     ],
     "constrained_code": ["double(n)", "✓ passes its tests"],
     "constrained_sql": ["WHERE country = 'Portugal';", "[('Porto',), ('Braga',)]"],
+    "contrast": ["weight 0: Boil", "weight 1: Boilin", "weight 2: Boilin"],
     "dspy_program": ["price=", "of 4 candidates"],
     "evaluation": ["✓  What do bees make?  Bees make honey.", "accuracy 0."],
     "few_shot_qa": ["12 of 12 right"],

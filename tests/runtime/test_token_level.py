@@ -15,14 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import radixlang
 from radixlang import LogitsContext, gen
 from radixlang.errors import LogitsError, NeedsValueError, ParameterError, ProgramError
 from radixlang.runtime.sampling import logits_functions
-from radixlang.runtime.text.byte_alphabet import byte_alphabet
 from radixlang.sampling_params import SamplingParams
 from radixlang.testing import FakeBackend
 
@@ -30,26 +27,6 @@ TIMEOUT = 60
 VOCAB = 256
 MakeRuntime = Callable[..., Any]
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 6, "ignore_eos": True, "heal": False}
-
-
-@pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A tiny random Llama of transformers, with a token a byte, saved to a folder."""
-    folder = tmp_path_factory.mktemp("llama")
-    torch.manual_seed(3)
-    config = transformers.LlamaConfig(
-        vocab_size=VOCAB, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
-        bos_token_id=None, eos_token_id=0, initializer_range=0.4,
-    )  # fmt: skip
-    model = transformers.LlamaForCausalLM(config).eval()
-    model.save_pretrained(folder)
-    backend = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(byte_alphabet())}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(folder)
-    model.folder = folder
-    return model
 
 
 @pytest.fixture

@@ -13,6 +13,13 @@ from typing import Any
 
 from radixlang.errors import BudgetError
 from radixlang.execution.branch_run import Stream
+from radixlang.execution.handlers.contrast_handlers import (
+    ask_both,
+    end_partner,
+    handle_contrasted,
+    is_partner_there,
+    let_partner_go_on,
+)
 from radixlang.execution.handlers.fork_handlers import (
     handle_adopt,
     handle_answer,
@@ -42,6 +49,7 @@ from radixlang.graph.nodes import (
     Answer,
     Arg,
     Call,
+    Contrasted,
     Dynamic,
     Fork,
     Gen,
@@ -118,6 +126,8 @@ def handle_thought_end(run: NodeContext, stream: Stream, node: ThoughtEnd) -> bo
 
 def handle_gen(run: NodeContext, stream: Stream, node: Gen) -> bool:
     """Post a generation; the stream goes on, and the branch runs it in order."""
+    if not is_partner_there(run, stream, node):
+        return False
     params = run.params_for(stream, node)
     granted = run.budget.reserve(stream, params.max_tokens)
     if granted is None:
@@ -128,13 +138,19 @@ def handle_gen(run: NodeContext, stream: Stream, node: Gen) -> bool:
     cell = run.loop.cell(stream.block.id, node.slot, node.name)
     cell.name, cell.seed, cell.posted_s = node.name, params.seed or 0, time.monotonic()
     cell.params = params
-    generation = branch_of(stream).generate(params, run.constraint_for(node))
+    constraint = run.constraint_for(node)
+    if node.against is None:
+        generation = branch_of(stream).generate(params, constraint)
+    else:
+        generation = ask_both(run, stream, node.against, params, constraint)
     run.hint(stream)
     cell.generation = generation
     if cell.is_stopping:
         generation.stop()
     stream.pieces.append(cell)
     run.loop.begin(stream)
+    if node.against is not None:
+        let_partner_go_on(run, node.against, cell)
     if run.is_followed:
         follow(run, cell, generation)
     done = partial(_generated, run, stream, node, cell, generation, granted, clipped)
@@ -210,6 +226,8 @@ def _valued(
         run.loop.fail(stream, node, error)
     elif not cell.done:
         cell.resolve(value)
+    if node.against is not None:
+        end_partner(run, node, node.against, error)
     run.loop.ended(stream)
 
 
@@ -340,6 +358,7 @@ HANDLERS: dict[type, Callable[[NodeContext, Stream, Any], bool]] = {
     ThoughtBegin: handle_thought_begin,
     ThoughtEnd: handle_thought_end,
     Gen: handle_gen,
+    Contrasted: handle_contrasted,
     Answer: handle_answer,
     Select: handle_select,
     Fork: handle_fork,

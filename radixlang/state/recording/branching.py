@@ -9,6 +9,7 @@ from radixlang.errors import ParameterError, StateClosedError
 from radixlang.graph.nodes import (
     Adopt,
     Answer,
+    Contrasted,
     Fork,
     Gen,
     OnError,
@@ -51,7 +52,7 @@ def adopt(state: State, group: ForkGroup, index: int) -> State:
     child = group[index]
     if group.parent is not state or child._closed is not None:
         raise StateClosedError("adopt needs a branch of this state that is not joined yet")
-    if any(isinstance(node, (Text, Gen, Answer, Select, RoleBegin, RoleEnd))
+    if any(isinstance(node, (Text, Gen, Contrasted, Answer, Select, RoleBegin, RoleEnd))
            for node in group.nodes_since_fork()):  # fmt: skip
         raise ParameterError("this state has gone on since the fork; adopt before appending")
     for name in child.names(own=True):
