@@ -5,6 +5,7 @@ program that is called, no backend and no token.
 """
 
 __all__ = [
+    "contrasting",
     "expressions",
     "listeners",
     "reading",

@@ -10,6 +10,7 @@ __all__ = [
     "mask_step",
     "next_token_request",
     "next_use_hints",
+    "partner",
     "prefill_request",
     "request",
     "score_request",

@@ -4,9 +4,11 @@ It knows rows of logits and sampling parameters. It knows no branch and no tree.
 """
 
 __all__ = [
+    "contrast",
     "counter_rng",
     "device_sampler",
     "logits_functions",
+    "normaliser",
     "row",
     "row_table",
     "sampler",

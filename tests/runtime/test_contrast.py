@@ -87,8 +87,9 @@ def two(runtime: Any, pair: tuple[Any, Any]) -> tuple[Any, Any]:
     [(1.5, 0.0, 100), (3.0, 0.0, 10), (0.5, 0.0, 10), (-1.0, 0.0, 10), (2.0, 0.1, 20)],
 )
 def test_contrasts_of_100_pairs_are_those_of_transformers(
-    runtime: Any, theirs: Any, pairs: Prompts, weight: float, least: float, num: int
+    make_runtime: MakeRuntime, theirs: Any, pairs: Prompts, weight: float, least: float, num: int
 ) -> None:
+    runtime = make_runtime(theirs.folder, dtype="float32", quantization=None, debug=False)
     pairs = pairs[:num]
     branches = [two(runtime, pair) for pair in pairs]
     how, params = Contrast(weight, least), SamplingParams(**GREEDY)
@@ -275,10 +276,10 @@ def test_rollouts_have_the_prompt_of_the_first_branch(runtime: Any) -> None:
 # ---- memory, order and company
 
 
-LONG = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+LONG = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 
 
-def all_contrasts(runtime: Any, num: int = 6, length: int = 30) -> list[tuple[int, ...]]:
+def all_contrasts(runtime: Any, num: int = 5, length: int = 30) -> list[tuple[int, ...]]:
     """The tokens of several contrasts at once, whose branches are then released."""
     draw = np.random.default_rng(2)
     made = [two(runtime, tuple(draw.integers(1, VOCAB, (2, length)).tolist())) for _ in range(num)]
@@ -296,12 +297,12 @@ def all_contrasts(runtime: Any, num: int = 6, length: int = 30) -> list[tuple[in
 @pytest.mark.parametrize(
     "options",
     [
-        {"num_pages": 300},  # two of six pairs at most
-        {"num_pages": 160},  # one
+        {"num_pages": 240},  # two of five pairs at most
+        {"num_pages": 112},  # one
         {"max_running": 2},
         {"max_running": 1},
         {"max_batch_tokens": 7},
-        {"page_size": 16, "num_pages": 20},
+        {"page_size": 16, "num_pages": 15},
     ],
     ids=str,
 )
@@ -315,8 +316,8 @@ def test_narrow_memory_and_steps_change_no_token(
 
 
 def test_preempted_branches_resume(theirs: Any, make_runtime: MakeRuntime) -> None:
-    runtime = make_runtime(theirs.folder, dtype="float32", quantization=None, num_pages=300)
-    all_contrasts(runtime, num=8)
+    runtime = make_runtime(theirs.folder, dtype="float32", quantization=None, num_pages=240)
+    all_contrasts(runtime, num=6)
     assert runtime.stats().num_retracted > 0
 
 
@@ -383,7 +384,7 @@ def settled(runtime: Any) -> None:
     assert stats.num_pages_free == stats.num_pages_total
 
 
-ENDLESS = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
+ENDLESS = SamplingParams(temperature=0, max_tokens=450, ignore_eos=True)
 
 
 @pytest.mark.parametrize("whose", ["first", "second", "generation"])
@@ -477,9 +478,14 @@ def test_new_weights_go_on_with_the_tokens_so_far(make_runtime: MakeRuntime) -> 
 
     runtime = make_runtime(make_tiny_model(seed=1))
     a, b = two(runtime, ("The theatre in the north", "Paris is the capital"))
-    generation = a.contrast(b, ENDLESS, Contrast(1.5))
-    next(iter(generation))
+    params = SamplingParams(temperature=0, max_tokens=1900, ignore_eos=True)
+    generation = a.contrast(b, params, Contrast(1.5))
+    deltas = iter(generation)
+    next(deltas)
     runtime.update_weights(make_tiny_model(seed=2))
+    for _ in range(len(generation.deltas) + 6):
+        next(deltas)
+    generation.stop()
     done = generation.result(TIMEOUT)
     before = len(a.tokens().result(TIMEOUT)) - len(done.token_ids)
     # the last tokens are those of the new weights after all that came before

@@ -4,6 +4,7 @@ A handler gets its node and the context of its run. It knows no state of a progr
 """
 
 __all__ = [
+    "contrast_handlers",
     "fork_handlers",
     "node_context",
     "node_handlers",
