@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,23 @@ from radixlang.runtime.process import openmp
 from radixlang.runtime.process.openmp import end_team, leaves_no_team
 from radixlang.runtime.runtime import Runtime
 
+NAME = "counted"
+EXITING = (
+    0x4  # PF_EXITING among the flags of a task: it is still listed for a while once it is joined
+)
+
 
 def num_threads() -> int:
-    """Threads of this process that the system knows."""
-    return len(list(Path("/proc/self/task").iterdir()))
+    """Threads below the one that `in_thread` made: a thread has the name of the one that starts it.
+
+    Other threads of the process come and go by themselves.
+    """
+    count = 0
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has just ended
+            name, rest = (task / "stat").read_text("utf-8").split("(", 1)[1].rsplit(")", 1)
+            count += name == NAME and not int(rest.split()[6]) & EXITING
+    return count
 
 
 def in_thread(function: Callable[[], Any]) -> Any:
@@ -26,6 +40,7 @@ def in_thread(function: Callable[[], Any]) -> Any:
     found: list[Any] = []
 
     def work() -> None:
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(NAME, "utf-8")
         torch.set_num_threads(2)
         found.append(function())
 
