@@ -558,6 +558,13 @@ class Branch(Protocol):
         """
         ...
 
+    def keep(self) -> None:
+        """Queue a note that the branch's tokens may be read after a restart.
+
+        It changes no result; a backend with a disk tier writes what it has of them there.
+        """
+        ...
+
     def cancel(self) -> None:
         """Fail queued and running operations with a CancelledError, then release."""
         ...

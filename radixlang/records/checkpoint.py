@@ -6,12 +6,18 @@ runtime that still has it cached computes nothing again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from radixlang.constraints.typed_values import to_json
 from radixlang.default_runtime import runtime_or_default
 from radixlang.execution.branch_run import Stream
-from radixlang.execution.handlers.prompt_parts import emit, extend_generated
+from radixlang.execution.handlers.prompt_parts import (
+    branch_of,
+    emit,
+    extend_generated,
+    num_healed,
+)
 from radixlang.execution.pieces import Cell, Piece, Rewritten, TurnMark, num_completed, piece_text
 from radixlang.execution.run import Run
 from radixlang.execution.run_options import RunOptions
@@ -40,9 +46,15 @@ _FIELDS = {
 
 
 def take_checkpoint(state: State) -> dict[str, object]:
-    """A state as JSON data. Waits for the state's pending generations."""
+    """A state as JSON data. Waits for the state's pending generations.
+
+    A runtime with a disk tier writes the state's keys and values there, so that the one that
+    resumes computes them no more, in another process too.
+    """
     stream = state._reader.settled()
     run = state._run()
+    if stream.branch is not None:
+        stream.branch.keep()
     values = state.values()
     return {
         "kind": _KIND,
@@ -139,20 +151,39 @@ def resume(
 
 
 def _refill(stream: Stream, backend: Backend, data: Fields, same_model: bool) -> None:
-    for piece in data["pieces"]:
+    pieces = data["pieces"]
+    cuts = _cuts(pieces, backend) if same_model else [0] * len(pieces)
+    for piece, cut in zip(pieces, cuts, strict=True):
         if "turn" in piece:
             stream.pieces.append(TurnMark(piece["turn"], piece["begins"]))
         elif "markup" in piece:
             emit(stream, Markup(piece["markup"]))
         elif same_model and "tokens" in piece:
-            assert stream.branch is not None
-            extend_generated(stream.branch, backend, piece["tokens"], piece["text"])
+            extend_generated(branch_of(stream), backend, piece["tokens"], piece["text"])
             stream.pieces.append(_finished(piece))
         elif "content" in piece:
             emit(stream, Rewritten(piece["text"], piece["content"]))
+        elif cut:
+            branch_of(stream).extend(piece["text"][:-cut])
+            stream.pieces.append(piece["text"])
         else:
             emit(stream, piece["text"])
     stream.roles = tuple(data["roles"])
+
+
+def _cuts(pieces: Sequence[Fields], backend: Backend) -> list[int]:
+    """Characters at the end of each text that the tokens of a healed generation after it have."""
+    cuts, left = [0] * len(pieces), 0
+    for index in range(len(pieces) - 1, -1, -1):
+        piece = pieces[index]
+        if "tokens" in piece:
+            left = num_healed(backend, piece["tokens"], piece["text"])
+        elif "text" in piece and "content" not in piece:
+            cuts[index] = min(left, len(piece["text"]))
+            left -= cuts[index]
+        else:
+            left = 0
+    return cuts
 
 
 def _finished(piece: Fields) -> Cell:

@@ -211,6 +211,9 @@ class RemoteBranch:
         """A hint, which no server takes."""
         check_next_in(next_in)
 
+    def keep(self) -> None:
+        """A hint, which no server takes."""
+
     def cancel(self) -> None:
         """Fail queued and running operations with a CancelledError, then release."""
         self._is_released = True

@@ -132,6 +132,9 @@ class FakeBranch:
         """Queue a hint; the backend lists it in `expected`."""
         self._post(partial(self._expect, check_next_in(next_in)))
 
+    def keep(self) -> None:
+        """A hint, for nothing here outlives the process."""
+
     def cancel(self) -> None:
         """Fail queued and running operations, then release."""
         self.backend.post(self._cancel)

@@ -7,8 +7,10 @@ their variants begin to differ, and share everything before. 0 is the plain mode
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,7 @@ from radixlang.runtime.adapters.lora import LoraAdapter
 from radixlang.runtime.cache.node import VARIANT_SHIFT, Keys
 
 PLAIN = 0
+_Use = tuple[float, tuple[int, ...] | None]  # scale and layers of an adapter
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,34 +41,74 @@ class ModelVariant:
         """Whether it adds nothing anywhere."""
         return self.scale == 0.0 or self.layers == ()
 
+    @property
+    def digest(self) -> str:
+        """Of all that it computes with: the adapter's content, the scale and the layers."""
+        about = f"{self.adapter.fingerprint} {self.scale!r} {self.layers}"
+        return hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
+
     def __str__(self) -> str:
         scale = "" if self.scale == 1.0 else f" at {self.scale:g}"
         return f"adapter {self.adapter.name!r}{scale}"
 
 
 class VariantTable:
-    """Numbers of the variants in use, never given twice."""
+    """Numbers of the variants in use, never given twice.
+
+    It holds no adapter: branches hold those that they use, so the memory of one that was unloaded
+    is freed with the last of them.
+    """
 
     def __init__(self) -> None:
-        self._numbers: dict[ModelVariant, int] = {}
-        self._variants: list[ModelVariant] = []
+        self._numbers: WeakKeyDictionary[LoraAdapter, dict[_Use, int]] = WeakKeyDictionary()
+        self._entries: list[_Entry] = []
+        self._first_of: dict[str, int] = {}  # the first number of a digest
 
     def __len__(self) -> int:
-        return len(self._variants) + 1
+        return len(self._entries) + 1
 
     def number(self, variant: ModelVariant | None) -> int:
         """The number of a variant; PLAIN for None, and for one that adds nothing."""
         if variant is None or variant.is_plain:
             return PLAIN
-        found = self._numbers.get(variant)
-        if found is None:
-            self._variants.append(variant)
-            found = self._numbers[variant] = len(self._variants)
-        return found
+        uses = self._numbers.setdefault(variant.adapter, {})
+        use = (variant.scale, variant.layers)
+        if use not in uses:
+            digest = variant.digest
+            self._entries.append(_Entry(ref(variant.adapter), use, digest, str(variant)))
+            uses[use] = len(self._entries)
+            self._first_of.setdefault(digest, len(self._entries))
+        return uses[use]
 
     def __getitem__(self, number: int) -> ModelVariant:
-        """The variant of a number above PLAIN."""
-        return self._variants[number - 1]
+        """The variant of a number above PLAIN, which a branch must hold."""
+        entry = self._entries[number - 1]
+        adapter = entry.adapter()
+        if adapter is None:
+            raise KeyError(f"{entry.label} was unloaded, and no branch uses it any more")
+        return ModelVariant(adapter, *entry.use)
+
+    def label(self, number: int) -> str:
+        """How messages name a variant, loaded or not."""
+        return self._entries[number - 1].label
+
+    def digest(self, number: int) -> str:
+        """What a variant computes with, the same in every process."""
+        return self._entries[number - 1].digest
+
+    def first_of(self, digest: str) -> int | None:
+        """The first number of a digest; several have it once an adapter was loaded again."""
+        return self._first_of.get(digest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What the table keeps of a variant."""
+
+    adapter: ref[LoraAdapter]
+    use: _Use
+    digest: str
+    label: str
 
 
 @dataclass(frozen=True, slots=True)

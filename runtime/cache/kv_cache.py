@@ -89,10 +89,19 @@ class KVCache:
             layer.k[dst] = layer.k[src]
             layer.v[dst] = layer.v[src]
 
-    def read(self, slots: Slots) -> Tensor:
-        """[num_layers, 2, n, num_kv_heads, head_dim] copy of the slots' keys and values."""
-        index = self._index(slots)
-        return torch.stack([torch.stack((kv.k[index], kv.v[index])) for kv in self._layers])
+    def read(self, slots: Slots, out: Tensor | None = None) -> Tensor:
+        """[num_layers, 2, n, num_kv_heads, head_dim] copy of the slots' keys and values, in `out`
+        on any device or in a new tensor."""
+        if out is not None and out.device != self.device:
+            return out.copy_(self.read(slots))  # gathered there, and moved in one piece
+        index = self._span(slots)
+        if out is None:
+            shape = (len(self._layers), 2, len(slots), self.num_kv_heads, self.head_dim)
+            out = torch.empty(shape, dtype=self.dtype, device=self.device)
+        for (k, v), layer in zip(out, self._layers, strict=True):
+            k.copy_(layer.k[index])
+            v.copy_(layer.v[index])
+        return out
 
     def read_cold(self, slots: Slots) -> Tensor:
         """The same of 8-bit slots, in float32."""
@@ -118,7 +127,7 @@ class KVCache:
 
     def write(self, slots: Slots, data: Tensor) -> None:
         """Store the result of `read` for as many slots."""
-        index = self._index(slots)
+        index = self._span(slots)
         shape = (len(self._layers), 2, len(slots), self.num_kv_heads, self.head_dim)
         if tuple(data.shape) != shape:
             raise ParameterError(f"KV data has shape {tuple(data.shape)}, expected {shape}")
@@ -176,6 +185,13 @@ class KVCache:
         planes = (lazy_zeros(cold, torch.int8, self.device)[0] for _ in range(2))
         scales = (lazy_zeros(cold[:2], torch.float32, self.device)[0] for _ in range(2))
         return LayerKV(k, v, *planes, *scales)
+
+    def _span(self, slots: Slots) -> Tensor | slice:
+        """An index of slots; a slice where they are one run, which is copied faster."""
+        first = int(slots[0]) if len(slots) else 0
+        if np.array_equal(slots, np.arange(first, first + len(slots))):
+            return slice(first, first + len(slots))
+        return self._index(slots)
 
     def _index(self, slots: Slots) -> Tensor:
         return torch.from_numpy(np.asarray(slots, np.int64)).to(self.device)

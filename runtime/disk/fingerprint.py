@@ -74,8 +74,18 @@ def _weights_hash(model: CausalModel) -> str:
         flat = tensor.detach().reshape(-1)
         step = max(1, flat.numel() // _SAMPLES)
         digest.update(flat[::step].to("cpu", torch.float64).numpy().tobytes())
-        digest.update(repr(float(flat.sum(dtype=torch.float64))).encode())
+        digest.update(str(_sum_of_bits(flat)).encode())
     return digest.hexdigest()
+
+
+def _sum_of_bits(flat: torch.Tensor) -> int:
+    """The sum of a tensor's bits as integers of 8 bytes, which takes a hundredth of the time of one
+    of its values."""
+    bits = flat.contiguous().view(torch.uint8)
+    whole = len(bits) // 8 * 8
+    if bits.data_ptr() % 8:
+        bits = bits.clone()
+    return int(bits[:whole].view(torch.int64).sum()) + int(bits[whole:].sum())
 
 
 def _tensors(found: object, label: str, seen: set[int]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -54,6 +54,7 @@ class Admin:
             num_prompt_tokens=counters.num_cached_tokens + counters.num_computed_tokens,
             num_cached_tokens=counters.num_cached_tokens,
             num_computed_tokens=counters.num_computed_tokens,
+            num_disk_tokens=counters.num_disk_tokens,
             num_recomputed_tokens=counters.num_recomputed_tokens,
             num_generated_tokens=counters.num_generated_tokens,
             num_forced_tokens=counters.num_forced_tokens,
@@ -89,7 +90,7 @@ class Admin:
     def snapshot(self) -> TreeSnapshot:
         """A copy of the tree's shape; nodes of adapters name them."""
         variants = self._branches.variants
-        return take_snapshot(self._memory.tree, lambda number: str(variants[number]))
+        return take_snapshot(self._memory.tree, variants.label)
 
     def bind_adapter(self, adapter: LoraAdapter) -> None:
         """Prepare an adapter for the model in use. Raises an AdapterFormatError if it is for

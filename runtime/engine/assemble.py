@@ -8,7 +8,6 @@ from pathlib import Path
 from radixlang.runtime.cache.pages.page_pool import PagePool
 from radixlang.runtime.cache.quantized_tier import ColdTier
 from radixlang.runtime.cache.radix_tree import Namespace, RadixTree
-from radixlang.runtime.disk.block_store import BlockStore
 from radixlang.runtime.disk.fingerprint import fingerprint_of
 from radixlang.runtime.disk.tier import DiskTier
 from radixlang.runtime.engine.engine import EngineCore
@@ -41,10 +40,6 @@ def build_engine(loaded: LoadedModel, config: RuntimeConfig) -> EngineCore:
     max_logit_rows = max_logit_rows_for(model.device, model.config.vocab_size)
     step = measure_step(model, device, max_tokens, max_logit_rows)
     memory = _memory(loaded, config, counters, step)
-    if config.disk is not None:
-        store = BlockStore(Path(config.disk), config.disk_bytes)
-        fingerprint = fingerprint_of(loaded, Namespace())
-        memory.use_disk(DiskTier(store, memory.tree, memory.cache, fingerprint))
     num_slots = memory.pool.num_slots
     seed = secrets.randbits(64) if config.seed is None else config.seed
     branches = Branches(
@@ -53,6 +48,17 @@ def build_engine(loaded: LoadedModel, config: RuntimeConfig) -> EngineCore:
         NextUses(memory.tree),
         PromptLookup(draft_tokens_for(loaded.model, config)),
     )
+    if config.disk is not None:
+        disk = DiskTier(
+            Path(config.disk),
+            config.disk_bytes,
+            memory.tree,
+            memory.cache,
+            fingerprint_of(loaded, Namespace()),
+            branches.variants,
+        )
+        memory.use_disk(disk)
+        branches.keep = disk.save
     runner = ModelRunner(
         model,
         memory,

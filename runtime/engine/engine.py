@@ -49,6 +49,7 @@ from radixlang.runtime.requests.branch import BranchState, Operation, Release
 from radixlang.runtime.requests.branch_table import Branches
 from radixlang.runtime.requests.request import job_of
 from radixlang.runtime.scheduling.kv_manager import Memory
+from radixlang.runtime.scheduling.read_ahead import POLL_S
 from radixlang.runtime.scheduling.scheduler import Limits
 from radixlang.runtime.scheduling.waiting_queue import WaitingQueue
 
@@ -100,6 +101,8 @@ class EngineCore:
             memory, branches, counters, WaitingQueue(order), limits, self._post_call
         )
         self.scheduler = self.requests.scheduler
+        if memory.disk is not None:
+            self.scheduler.use_disk(memory.disk, self._post_call)
         self.watch = Watch(memory, self.scheduler, runner, branches)
         self.admin = Admin(
             memory, runner, branches, self.scheduler, self.pins, self.upkeep, counters, profile
@@ -201,7 +204,7 @@ class EngineCore:
         """Handle all queued commands, waiting for one if idle; False if told to stop."""
         is_idle = self.scheduler.is_idle
         try:
-            command = self._inbox.take(is_idle, self.upkeep.wait_s() if is_idle else None)
+            command = self._inbox.take(is_idle, self._wait_s() if is_idle else None)
         except Empty:
             if is_idle:
                 self._rest()
@@ -215,9 +218,17 @@ class EngineCore:
             return True
         return False
 
+    def _wait_s(self) -> float | None:
+        """Seconds that the engine may sleep while no step is due; None: no limit."""
+        return POLL_S if self.scheduler.num_read else self.upkeep.wait_s()
+
     def _rest(self) -> None:
         try:
-            self.upkeep.at_rest()
+            if self.scheduler.num_read:
+                self._expire()
+                self.scheduler.give_up_reading()
+            else:
+                self.upkeep.at_rest()
         except BaseException:
             log.exception("the upkeep of an idle engine failed")
 

@@ -17,8 +17,8 @@ class RuntimeStats:
     Tokens are counted since the last `reset_stats()`; a prompt's tokens are either found in the
     cache or computed, so num_prompt_tokens = num_cached_tokens + num_computed_tokens over the
     prompts that have been prefilled. Tokens computed a second time, after a request was retracted,
-    are num_recomputed_tokens and in none of the others. Tokens of drafts are
-    num_draft_tokens; those that were accepted count as generated too.
+    are num_recomputed_tokens and in none of the others. num_disk_tokens came from the disk tier.
+    Tokens of drafts are num_draft_tokens; those that were accepted count as generated too.
 
     KV bytes count every token held once, written slots only. `kv_bytes_peak` is the highest
     value since the last reset.
@@ -27,6 +27,7 @@ class RuntimeStats:
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_computed_tokens: int = 0
+    num_disk_tokens: int = 0
     num_recomputed_tokens: int = 0
     num_generated_tokens: int = 0
     num_forced_tokens: int = 0
@@ -72,6 +73,7 @@ class Counters:
 
     num_cached_tokens: int = 0
     num_computed_tokens: int = 0
+    num_disk_tokens: int = 0
     num_recomputed_tokens: int = 0
     num_generated_tokens: int = 0
     num_forced_tokens: int = 0

@@ -33,6 +33,7 @@ from radixlang.protocol import (
     checked_options,
 )
 from radixlang.reply import AnyFuture, Reply
+from radixlang.runtime.adapters.lora import LoraAdapter
 from radixlang.runtime.adapters.variants import (
     PLAIN,
     PLAIN_SPANS,
@@ -139,6 +140,11 @@ class Expect:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """Write what is cached of the branch to the disk tier, if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReadTokens:
     """Read the tokens so far."""
 
@@ -151,7 +157,7 @@ class Release:
 
 
 Operation = (
-    Extend | Generate | TakePart | Score | Peek | UseAdapter | ForkInto | Expect | ReadTokens
+    Extend | Generate | TakePart | Score | Peek | UseAdapter | ForkInto | Expect | Keep | ReadTokens
     | Release
 )  # fmt: skip
 
@@ -176,10 +182,12 @@ class BranchState:
     to run. `next_use` is the next use of its path, if the program has given a hint.
 
     `variant` computes what follows; `variants` are those of the fixed tokens, and `run_variant` is
-    that of the run. `invocation` are the tokens that activate the adapter of `variant`, if any.
+    that of the run. `invocation` are the tokens that activate the adapter of `variant`, if any, and
+    `adapters` all that its tokens were computed with, which stay loaded as long as it lives.
     """
 
     __slots__ = (
+        "adapters",
         "error",
         "family",
         "fixed",
@@ -207,6 +215,7 @@ class BranchState:
         self.variant = self.run_variant = PLAIN
         self.variants = PLAIN_SPANS
         self.invocation: tuple[int, ...] = ()
+        self.adapters: frozenset[LoraAdapter] = frozenset()
         self.lease: Lease | None = None
         self.operations: deque[Operation] = deque()
         self.job: Any | None = None  # a Job, whose module imports this one
@@ -423,6 +432,10 @@ class EngineBranch:
     def expect(self, next_in: int | None) -> None:
         """Queue a hint for eviction: the request that reads the branch's tokens next."""
         self._post(Expect(check_next_in(next_in)))
+
+    def keep(self) -> None:
+        """Queue the writing of what is cached of the branch to the disk tier, if there is one."""
+        self._post(Keep())
 
     def cancel(self) -> None:
         """Fail queued and running operations with a CancelledError, then release."""

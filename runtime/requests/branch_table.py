@@ -12,8 +12,8 @@ import numpy as np
 
 from radixlang.errors import ParameterError, PoolExhaustedError, PromptTooLongError
 from radixlang.protocol import Markup
-from radixlang.runtime.adapters.variants import VariantTable
-from radixlang.runtime.cache.radix_tree import Namespace
+from radixlang.runtime.adapters.variants import ModelVariant, VariantTable
+from radixlang.runtime.cache.radix_tree import Namespace, RadixNode
 from radixlang.runtime.requests.branch import (
     NO_TOKENS,
     BranchState,
@@ -21,6 +21,7 @@ from radixlang.runtime.requests.branch import (
     Extend,
     ForkInto,
     Generate,
+    Keep,
     Operation,
     Pair,
     Peek,
@@ -84,6 +85,7 @@ class Branches:
         self._healer: Healer | None = None
         self.variants = VariantTable()
         self.weights_version = 0
+        self.keep: Callable[[RadixNode], None] | None = None  # writes a path to the disk tier
         self._live: dict[BranchState, None] = {}
         self._resting: OrderedDict[BranchState, None] = OrderedDict()
 
@@ -110,13 +112,15 @@ class Branches:
             case Peek():
                 return self._peek(state, operation, later)
             case UseAdapter(variant):
-                state.variant = self.variants.number(variant)
-                state.invocation = variant.adapter.invocation if variant and state.variant else ()
+                self._use_adapter(state, variant)
             case ForkInto(children):
                 for child in children:
                     self._bear(state, child)
             case Expect(next_in):
                 self._next_uses.expect(state, next_in, len(self._live))
+            case Keep():
+                if self.keep is not None and state.lease is not None:
+                    self.keep(state.lease.node)
             case ReadTokens(future):
                 tokens = tuple(state.prompt(self.serving.tokenizer.encode_run).tolist())
                 later(lambda: None if future.done() else future.set_result(tokens))
@@ -144,7 +148,7 @@ class Branches:
         """Keep only a branch's first error, whether or not the branch is ever released."""
         self.let_go(state)
         self._live.pop(state, None)
-        state.fixed, state.run = NO_TOKENS, ()
+        state.fixed, state.run, state.adapters = NO_TOKENS, (), frozenset()
         state.error = state.error or error
 
     def current(self, namespace: Namespace) -> Namespace:
@@ -167,6 +171,12 @@ class Branches:
         state.drop_lease()
         return True
 
+    def _use_adapter(self, state: BranchState, variant: ModelVariant | None) -> None:
+        state.variant, state.invocation = self.variants.number(variant), ()
+        if variant is not None and state.variant:
+            state.invocation = variant.adapter.invocation
+            state.adapters |= {variant.adapter}
+
     def _bear(self, parent: BranchState, child: BranchState) -> None:
         if child.is_born:  # it was cancelled before the fork ran
             return
@@ -174,6 +184,7 @@ class Branches:
         child.fixed, child.run, child.family = parent.fixed, parent.run, parent.family
         child.variants, child.variant = parent.variants, parent.variant
         child.run_variant, child.invocation = parent.run_variant, parent.invocation
+        child.adapters = parent.adapters
         if parent.lease is not None:
             child.lease = parent.lease.fork(child.name)
         self._live[child] = None

@@ -85,13 +85,16 @@ class Memory:
     def attach(self, sequence: TokenSequence) -> None:
         """Lease the longest cached prefix that does not cover the needed logits."""
         assert sequence.lease is None
-        limit = sequence.num_tokens if self._end_of(sequence) is not None else sequence.first_logit
-        if self.disk is not None:
-            self.disk.fetch(sequence.namespace, sequence.keys, limit)
+        limit = self.num_wanted(sequence)
         match = self.tree.match(sequence.namespace, sequence.keys_of(0, limit))
         sequence.hold(self.tree.lease(match.node, sequence.holder))
         sequence.num_computed = match.length
         self.tree.forget_next_uses(match.node)
+
+    def num_wanted(self, sequence: TokenSequence) -> int:
+        """Tokens of a sequence that may be taken from the cache, because no logits of theirs are
+        needed, or because those are remembered."""
+        return sequence.num_tokens if self._end_of(sequence) is not None else sequence.first_logit
 
     def count_cached(self, sequence: TokenSequence) -> None:
         """Count the cached tokens, once it is certain that the sequence will run."""
@@ -193,14 +196,14 @@ class Memory:
         release_code()
 
     def use_disk(self, disk: DiskTier) -> None:
-        """Read prompts from a disk tier, and write what is evicted to it."""
+        """Write what is evicted to a disk tier."""
         self.disk = disk
         self.tree.before_eviction = disk.save
 
     def save_to_disk(self) -> None:
-        """Write what is cached to the disk tier, if there is one."""
+        """Write what is cached to the disk tier, if there is one, and end its threads."""
         if self.disk is not None:
-            self.disk.save_all()
+            self.disk.close()
 
     def close(self) -> None:
         """Release keys, values and remembered outputs, whoever still has this object."""

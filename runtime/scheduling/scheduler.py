@@ -23,8 +23,10 @@ from radixlang.errors import PoolExhaustedError
 from radixlang.runtime.cache.node import as_edge, num_common_tokens, walk
 from radixlang.runtime.cache.pages.page_pool import PoolFull
 from radixlang.runtime.cache.radix_tree import RadixNode
+from radixlang.runtime.disk.tier import DiskTier
 from radixlang.runtime.metrics.stats import Counters
 from radixlang.runtime.scheduling.kv_manager import Memory
+from radixlang.runtime.scheduling.read_ahead import Post, ReadAhead
 from radixlang.runtime.scheduling.sequence import TokenIds, TokenSequence
 from radixlang.runtime.scheduling.waiting_queue import WaitingQueue
 from radixlang.runtime.speculative.draft_length import choose_lengths
@@ -70,6 +72,7 @@ class Scheduler:
         self._counters = counters
         self._yield_lease = yield_lease
         self._fail = fail
+        self.read_ahead: ReadAhead | None = None
         self._num_arrivals = 0
         pool = memory.pool
         most = min(TAIL_RESERVE // pool.page_size, int(pool.num_pages * MAX_AHEAD_SHARE))
@@ -77,13 +80,33 @@ class Scheduler:
 
     @property
     def is_idle(self) -> bool:
-        """True when nothing waits or runs."""
+        """True when nothing waits for a step or runs."""
         return not (self.running or self.parked or len(self.waiting))
 
     @property
     def num_waiting(self) -> int:
         """Sequences that do not run yet."""
-        return len(self.waiting) + len(self.parked)
+        return len(self.waiting) + len(self.parked) + self.num_read
+
+    @property
+    def num_read(self) -> int:
+        """Those of them whose prompts are being read from disk."""
+        return 0 if self.read_ahead is None else len(self.read_ahead)
+
+    def use_disk(self, disk: DiskTier, post: Post) -> None:
+        """Look up prompts on disk before they run."""
+        self.read_ahead = ReadAhead(disk, self.memory, self._counters, post, self._requeue)
+
+    def give_up_reading(self) -> None:
+        """Stop waiting for a disk that does not answer."""
+        if self.read_ahead is not None:
+            self.read_ahead.give_up()
+
+    def _requeue(self, sequence: TokenSequence, is_next: bool) -> None:
+        if is_next:
+            self.waiting.push_front(sequence)
+        else:
+            self.waiting.push(sequence)
 
     def add(self, sequence: TokenSequence, *, first: bool = False) -> None:
         """Queue a new sequence, or (first) put it before all others."""
@@ -91,11 +114,13 @@ class Scheduler:
         sequence.arrival = self._num_arrivals
         if first:
             self.waiting.push_front(sequence)
-        else:
+        elif self.read_ahead is None or not self.read_ahead.queue(sequence):
             self.waiting.push(sequence)
 
     def remove(self, sequence: TokenSequence) -> None:
         """Remove a sequence, waiting or running; its memory is not touched."""
+        if self.read_ahead is not None and self.read_ahead.drop(sequence):
+            return
         if sequence in self.parked:
             del self.parked.pop(sequence).followers[sequence]
         elif sequence.is_running:
@@ -273,6 +298,8 @@ class Scheduler:
                 return
             if self._park(sequence):
                 continue
+            if self.read_ahead is not None and self.read_ahead.admit(sequence):
+                continue
             self.memory.attach(sequence)
             while not self._fits(sequence) and self._clear_for(sequence):
                 pass
@@ -319,6 +346,8 @@ class Scheduler:
         place = len(self.running)
         while place and self.running[place - 1].arrival > sequence.arrival:
             place -= 1
+        if self.read_ahead is not None:
+            self.read_ahead.drop(sequence)
         self.running.insert(place, sequence)
         sequence.is_running = True
 

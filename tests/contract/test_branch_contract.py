@@ -427,6 +427,7 @@ def test_hints_change_no_result(backend: Any) -> None:
         branch.extend("The thea")
         for hint in hints:
             branch.expect(hint)
+            branch.keep()
         branch.extend("tre in the north")
     first, second = (branch.generate(GREEDY) for branch in (plain, hinted))
     hinted.expect(None)
@@ -439,6 +440,7 @@ def test_hints_change_no_result(backend: Any) -> None:
     for each in (plain, hinted, child):
         each.release()
         each.expect(None)
+        each.keep()
 
 
 @pytest.mark.parametrize("next_in", [0, -1, True, 1.5, "soon"])

@@ -9,6 +9,7 @@ import pytest
 
 from radixlang import assistant, function, gen, select, system, user
 from radixlang.program.strategies import majority
+from radixlang.records.checkpoint import resume, take_checkpoint
 from radixlang.state.state import State
 
 pytestmark = pytest.mark.model
@@ -23,6 +24,23 @@ def runtime() -> Iterator[Any]:
     violations = made.audit()
     made.close()
     assert violations == []
+
+
+def test_a_checkpoint_after_a_healed_generation_has_its_tokens(runtime: Any) -> None:
+    """The generation's first token has the end of the text before it, which is not written twice."""
+    saved: list[Any] = []
+
+    @function
+    def program(s: State) -> tuple[int, ...]:
+        s += "The capital of France is Par" + gen("rest", max_tokens=4, temperature=0)
+        saved.append(take_checkpoint(s))
+        return s.tokens()
+
+    told = program(runtime=runtime)
+    assert told["rest"].startswith("is")
+    with resume(saved[0], runtime=runtime) as s:
+        assert s.tokens() == told.result
+        assert s.text() == told.text()
 
 
 @function

@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from radixlang import function, gen
 from radixlang.protocol import Usage
-from radixlang.runtime.disk.block_store import BlockStore
+from radixlang.records.checkpoint import resume, take_checkpoint
+from radixlang.runtime.disk.block_store import BlockStore, TokenBlock
 from radixlang.sampling_params import SamplingParams
+from radixlang.state.state import State
 
 Start = Callable[..., Any]
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -90,6 +93,27 @@ def test_a_conversation_goes_on_after_a_restart(start: Start) -> None:
     through = talk(restarts=False)
     folder = home / "two"
     assert talk(restarts=True) == through
+
+
+def test_a_state_goes_on_from_its_checkpoint_in_another_process(start: Start) -> None:
+    """The first may be killed right after: it is not closed before the second has read."""
+    first, second = start(), start()
+    saved: list[Any] = []
+
+    @function
+    def talk(s: State) -> None:
+        s += "A long beginning, of which nothing is computed twice, " * 4
+        s += gen("a", max_tokens=30, temperature=0, heal=False)
+        saved.append(take_checkpoint(s))
+
+    told = talk(runtime=first)
+    first.core.call(first.core.memory.disk.drain)
+    with resume(saved[0], runtime=second) as s:
+        s += gen("b", max_tokens=5, temperature=0)
+    assert s["a"] == told["a"]
+    usage = s.usage("b")
+    assert usage.num_prompt_tokens > 100
+    assert usage.num_computed_tokens <= 2  # the last token, and what the first had not computed
 
 
 def test_what_is_evicted_comes_back(start: Start) -> None:
@@ -187,6 +211,10 @@ def test_a_failing_disk_costs_hits_alone(
 # ---- the store
 
 
+def block(value: int, num_bytes: int) -> TokenBlock:
+    return TokenBlock(np.full(9, value, np.int32), np.full(num_bytes, value, np.uint8))
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Callable[[int], BlockStore]:
     return lambda max_bytes: BlockStore(tmp_path / "blocks", max_bytes)
@@ -196,29 +224,29 @@ def test_the_least_recently_used_goes_first(store: Any, tmp_path: Path) -> None:
     import os
 
     blocks = store(10_000)
-    tokens = np.arange(4, dtype=np.int32)
     for number in range(9):
-        blocks.write(f"b{number}", tokens, bytes(1000))
+        blocks.write(f"b{number}", block(number, 900))
         os.utime(tmp_path / "blocks" / f"b{number}", (number, number))
     assert blocks.read("b0") is not None  # now the last used
-    blocks.write("b9", tokens, bytes(1000))
+    blocks.write("b9", block(9, 900))
     left = {path.name for path in (tmp_path / "blocks").iterdir()}
     assert {"b0", "b9"} <= left
     assert "b1" not in left
     assert sum(path.stat().st_size for path in (tmp_path / "blocks").iterdir()) <= 10_000
-    blocks.write("large", tokens, bytes(20_000))
+    blocks.write("large", block(1, 20_000))
     assert blocks.read("large") is None
 
 
 WRITER = """
 import sys, numpy as np
 from pathlib import Path
-from radixlang.runtime.disk.block_store import BlockStore
+from radixlang.runtime.disk.block_store import BlockStore, TokenBlock
 store = BlockStore(Path(sys.argv[1]), 400_000)
+blocks = [TokenBlock(np.full(9, n, np.int32), np.full(20_000, n, np.uint8)) for n in range(40)]
 print("begun", flush=True)
 number = 0
 while True:
-    store.write(f"b{number % 40}", np.full(9, number % 40, np.int32), bytes([number % 40]) * 20_000)
+    store.write(f"b{number % 40}", blocks[number % 40])
     number += 1
 """
 
@@ -237,9 +265,9 @@ def test_a_killed_writer_leaves_whole_blocks(store: Any, tmp_path: Path) -> None
         writer.communicate()
         blocks = store(400_000)
         for number in range(40):
-            block = blocks.read(f"b{number}")
-            if block is not None:
-                assert (block.tokens == number).all()
-                assert block.payload == bytes([number]) * 20_000
+            found = blocks.read(f"b{number}")
+            if found is not None:
+                assert (found.tokens == number).all()
+                assert found.payload.tobytes() == bytes([number]) * 20_000
                 num_read += 1
     assert num_read > 50

@@ -11,6 +11,7 @@ from radixlang.execution.handlers.prompt_parts import (
     branch_of,
     emit,
     extend_generated,
+    num_healed,
     resolve_parts,
 )
 from radixlang.execution.pieces import Cell
@@ -157,7 +158,10 @@ def handle_answer(run: NodeContext, stream: Stream, node: Answer) -> bool:
     cell = run.loop.cell(node.child, node.slot, node.name)
     completion = cell.completion
     assert completion is not None
-    extend_generated(branch_of(stream), run.backend, completion.token_ids, completion.text)
+    if num_healed(run.backend, completion.token_ids, completion.text):
+        branch_of(stream).extend(completion.text)  # its first token has text that is there already
+    else:
+        extend_generated(branch_of(stream), run.backend, completion.token_ids, completion.text)
     stream.pieces.append(cell)
     run.hint(stream)
     child.ended = True

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from radixlang.errors import ParameterError
 from radixlang.execution.branch_run import Stream
 from radixlang.execution.handlers.node_context import NodeContext
-from radixlang.execution.pieces import Rewritten
+from radixlang.execution.pieces import REPLACEMENT, Rewritten
 from radixlang.graph.nodes import Arg, Part, Ref
 from radixlang.protocol import Backend, Branch
 from radixlang.user_code import is_users_value, offload
@@ -35,11 +35,28 @@ def write_held(stream: Stream) -> None:
 
 def extend_generated(branch: Branch, backend: Backend, token_ids: Sequence[int], text: str) -> None:
     """Append a generation that was made elsewhere: its tokens, and the end of its text that they do
-    not have, which a stop inside a token or the closing of a constraint has left."""
+    not have, which a stop inside a token or the closing of a constraint has left.
+
+    Tokens of a healed generation are what `num_healed` tells: the end of the text before it must
+    not be on the branch.
+    """
     branch.extend(token_ids)
     shown = backend.decode(token_ids)
-    if text.startswith(shown) and len(text) > len(shown):
-        branch.extend(text[len(shown) :])
+    end = shown[num_healed(backend, token_ids, text) :]
+    if text.startswith(end) and len(text) > len(end):
+        branch.extend(text[len(end) :])
+
+
+def num_healed(backend: Backend, token_ids: Sequence[int], text: str) -> int:
+    """Characters before a generation's text that its first token has too, since it was healed."""
+    shown = backend.decode(token_ids)
+    if not text or text.startswith(shown) or shown.startswith(text) or REPLACEMENT in shown:
+        return 0
+    for begin in range(1, len(backend.decode(token_ids[:1])) + 1):
+        end = shown[begin:]
+        if end and (end.startswith(text) or text.startswith(end)):
+            return begin
+    return 0
 
 
 def branch_of(stream: Stream) -> Branch:

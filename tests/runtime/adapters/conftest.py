@@ -51,11 +51,11 @@ def save_adapter(family: str, folder: Path, *, seed: int = 1, **options: Any) ->
     """Let PEFT write an adapter of random matrices for a family's model."""
     import peft
 
-    torch.manual_seed(seed)
     config = {"r": 4, "lora_alpha": 6, "target_modules": FUSED if family == "phi3" else ALL}
     config |= {"task_type": "CAUSAL_LM", **options}
     with _quiet():
         model = peft.get_peft_model(reference_model(family), peft.LoraConfig(**config))
+    torch.manual_seed(seed)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if ".lora_" in name:
