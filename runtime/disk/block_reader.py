@@ -23,7 +23,7 @@ JOIN_S = 5.0  # a disk that hangs does not keep a runtime from closing
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedPrompt:
     """The part of a prompt that is not cached: keys in their stored form, from position `at` on."""
 
     namespace: Namespace
@@ -54,11 +54,11 @@ class BlockReader:
         self._names = names
         self._bytes_per_token = bytes_per_token
         self.tails: dict[str, int] = {}  # tokens of the tails that are known
-        self._asked: SimpleQueue[tuple[Wanted, Callable[[FoundBlocks], None]] | None]
+        self._asked: SimpleQueue[tuple[WantedPrompt, Callable[[FoundBlocks], None]] | None]
         self._asked = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def ask(self, wanted: Wanted, deliver: Callable[[FoundBlocks], None]) -> None:
+    def ask(self, wanted: WantedPrompt, deliver: Callable[[FoundBlocks], None]) -> None:
         """Read on the thread; `deliver` is called there."""
         if self._thread is None:
             self._thread = threading.Thread(
@@ -83,7 +83,7 @@ class BlockReader:
                 found = FoundBlocks()
             deliver(found)
 
-    def find(self, wanted: Wanted) -> FoundBlocks:
+    def find(self, wanted: WantedPrompt) -> FoundBlocks:
         """The blocks of a prompt, up to the first that is missing or to the most bytes at once."""
         found: list[tuple[int, int, Bytes]] = []
         num_bytes = 0
@@ -94,7 +94,7 @@ class BlockReader:
             num_bytes += block.payload.nbytes
         return FoundBlocks(tuple(found))
 
-    def _blocks(self, wanted: Wanted) -> Iterator[tuple[int, int, TokenBlock]]:
+    def _blocks(self, wanted: WantedPrompt) -> Iterator[tuple[int, int, TokenBlock]]:
         """(first position, tokens that are the prompt's, block) in order."""
         keys, at = wanted.keys, wanted.at
         above = self._names.root(wanted.namespace)

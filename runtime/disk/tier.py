@@ -26,7 +26,7 @@ from radixlang.runtime.cache.node import Keys, token_ids
 from radixlang.runtime.cache.pages.page_pool import PoolFull
 from radixlang.runtime.cache.radix_tree import Namespace, RadixNode, RadixTree
 from radixlang.runtime.disk.block_names import BLOCK, BlockNames, next_name, tail_name
-from radixlang.runtime.disk.block_reader import BlockReader, FoundBlocks, Wanted
+from radixlang.runtime.disk.block_reader import BlockReader, FoundBlocks, WantedPrompt
 from radixlang.runtime.disk.block_store import BlockStore, TokenBlock
 from radixlang.runtime.disk.block_writer import BlockWriter
 from radixlang.runtime.disk.buffers import Buffers, Bytes
@@ -140,7 +140,7 @@ class DiskTier:
     ) -> None:
         """Look for the tokens of a prompt from position `at` on; `deliver` gets what was found, on
         another thread."""
-        self._reader.ask(Wanted(namespace, self._names.stored(keys), at), deliver)
+        self._reader.ask(WantedPrompt(namespace, self._names.stored(keys), at), deliver)
 
     def place(self, namespace: Namespace, keys: Keys, limit: int, found: FoundBlocks) -> int:
         """Put blocks of a prompt into the tree, as far as there is room and not beyond the first

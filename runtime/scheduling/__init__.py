@@ -5,6 +5,7 @@ It knows counts of tokens and pages, and who holds them. It knows no branch and 
 
 __all__ = [
     "kv_manager",
+    "read_ahead",
     "scheduler",
     "sequence",
     "waiting_queue",

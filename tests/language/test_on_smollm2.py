@@ -27,7 +27,7 @@ def runtime() -> Iterator[Any]:
 
 
 def test_a_checkpoint_after_a_healed_generation_has_its_tokens(runtime: Any) -> None:
-    """The generation's first token has the end of the text before it, which is not written twice."""
+    """Its first token has the end of the text before it, which is not written a second time."""
     saved: list[Any] = []
 
     @function
