@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,10 +27,10 @@ def num_threads() -> int:
     Other threads of the process come and go by themselves.
     """
     count = 0
-    for task in Path("/proc/self/task").iterdir():
+    for task in TASKS.iterdir():
         with suppress(OSError):  # it has just ended
             name, rest = (task / "stat").read_text("utf-8").split("(", 1)[1].rsplit(")", 1)
-            count += name == NAME and not int(rest.split()[6]) & EXITING
+            count += name == own and not int(rest.split()[6]) & EXITING
     return count
 
 
@@ -40,7 +39,8 @@ def in_thread(function: Callable[[], Any]) -> Any:
     found: list[Any] = []
 
     def work() -> None:
-        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(NAME, "utf-8")
+        own = threading.get_native_id()
+        (TASKS / f"{own}/comm").write_text(f"counted {own}", "utf-8")
         torch.set_num_threads(2)
         found.append(function())
 
