@@ -10,7 +10,8 @@ from radixlang.program.strategies import Step
 from radixlang.state.state import State
 from radixlang.tree_search.particles import Particle, ParticleSearcher, expectation
 from radixlang.tree_search.policies import BestFirst, Policy, at_least_one
-from radixlang.tree_search.tree import SearchNode, SearchTree, Test, Value
+from radixlang.tree_search.tree import SearchNode, SearchTree, Test
+from radixlang.tree_search.valuing import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,9 @@ def search(
         state: where the search begins, and which goes on from the best node found.
         expand: the step from a node to a child: what to append, or a function that appends to the
             branch it is given. Children of a node differ by their own random numbers.
-        value: how good a branch is, higher is better. For SMC: the logarithm of a potential.
+        value: how good a branch is, higher is better. For SMC: the logarithm of a potential. An
+            `async def` function may generate on a copy of the branch; those of all new nodes then
+            run in one batch, and their branches end with it.
         policy: BestFirst, Beam, MCTS or SMC, or another object with `start`; BestFirst() by
             default.
         budget: most branches made.

@@ -19,8 +19,8 @@ from radixlang.errors import ParameterError, ProgramError, ValueParseError
 from radixlang.program.strategies import Step, take_step
 from radixlang.state.recording.groups import ForkGroup
 from radixlang.state.state import State
+from radixlang.tree_search.valuing import BranchError, Value, values_of
 
-Value = Callable[[State], float]
 Test = Callable[[State], bool]
 
 
@@ -48,7 +48,7 @@ class SearchNode:
         self.children: list[SearchNode] = []
         self.value = math.nan
         self.values: dict[str, Any] = {}
-        self.error: ProgramError | ValueParseError | None = None
+        self.error: BranchError | None = None
         self.is_complete = False
         self.is_live = True
 
@@ -127,7 +127,8 @@ class SearchTree:
         errors = {state: group.errors.get(index) for group in groups
                   for index, state in enumerate(group)}  # fmt: skip
         for node in grown:
-            self._judge(node, errors[node.state])
+            self._read(node, errors[node.state])
+        self._judge([node for node in grown if node.error is None])
         return grown
 
     def prune(self, node: SearchNode) -> None:
@@ -192,8 +193,8 @@ class SearchTree:
             self._check_program(error)
             self._fail(node, error)
 
-    def _judge(self, node: SearchNode, error: ProgramError | None) -> None:
-        """Read the value and the variables of a node whose step is done."""
+    def _read(self, node: SearchNode, error: ProgramError | None) -> None:
+        """Read the variables of a node whose step is done."""
         if error is not None and node.error is None:
             self._check_program(error)
             self._fail(node, error)
@@ -201,21 +202,34 @@ class SearchTree:
             return
         try:
             node.values = {name: node.state[name] for name in node.state.names(own=True)}
-            node.value = float(self._value(node.state))
-            at_end = self._depth is not None and node.depth >= self._depth
-            node.is_complete = at_end or bool(self._is_complete and self._is_complete(node.state))
         except (ProgramError, ValueParseError) as failure:
             self._check_program(failure)
             self._fail(node, failure)
-            return
-        if math.isnan(node.value) or node.value == -math.inf:
-            self._fail(node, None)
+
+    def _judge(self, nodes: list[SearchNode]) -> None:
+        """Value nodes, and see which are complete."""
+        found = values_of(self._value, [node.state for node in nodes])
+        for node, value in zip(nodes, found, strict=True):
+            try:
+                if isinstance(value, (ProgramError, ValueParseError)):
+                    raise value
+                node.value = value
+                at_end = self._depth is not None and node.depth >= self._depth
+                node.is_complete = at_end or bool(
+                    self._is_complete and self._is_complete(node.state)
+                )
+            except (ProgramError, ValueParseError) as failure:
+                self._check_program(failure)
+                self._fail(node, failure)
+                continue
+            if math.isnan(node.value) or node.value == -math.inf:
+                self._fail(node, None)
 
     def _check_program(self, error: Exception) -> None:
         """Raise the error if it is the whole program's and not one branch's."""
         if self.root.state.error is not None:
             raise error
 
-    def _fail(self, node: SearchNode, error: ProgramError | ValueParseError | None) -> None:
+    def _fail(self, node: SearchNode, error: BranchError | None) -> None:
         node.error, node.value = error, -math.inf
         self.prune(node)
