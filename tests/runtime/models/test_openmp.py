@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +16,8 @@ from radixlang.runtime.process import openmp
 from radixlang.runtime.process.openmp import end_team, leaves_no_team
 from radixlang.runtime.runtime import Runtime
 
-NAME = "counted"
-EXITING = (
-    0x4  # PF_EXITING among the flags of a task: it is still listed for a while once it is joined
-)
+EXITING = 0x4  # PF_EXITING among the flags of a task, which is still listed once it is joined
+TASKS = Path("/proc/self/task")
 
 
 def num_threads() -> int:
@@ -26,6 +25,7 @@ def num_threads() -> int:
 
     Other threads of the process come and go by themselves.
     """
+    own = (TASKS / f"{threading.get_native_id()}/comm").read_text("utf-8").strip()
     count = 0
     for task in TASKS.iterdir():
         with suppress(OSError):  # it has just ended
