@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Set
+from dataclasses import dataclass, field, fields
 
 from torch import Tensor
 
@@ -25,9 +26,25 @@ class AttentionOptions:
     window: int | None = None
     soft_cap: float | None = None
     sinks: Tensor | None = None
+    used: frozenset[str] = field(init=False, repr=False, default=frozenset())  # that are not None
 
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 1:
             raise ValueError(
                 f"window={self.window} shows nothing; use None for a layer without a window"
+            )
+        names = [each.name for each in fields(self) if each.init]
+        used = frozenset(name for name in names if getattr(self, name) is not None)
+        object.__setattr__(self, "used", used)
+
+    def check_known(self, known: Set[str], backend: str) -> None:
+        """Refuse what a backend does not know, so that a new option is never dropped in silence.
+
+        Raises:
+            ValueError: names the options.
+        """
+        if not self.used <= known:
+            missing = ", ".join(sorted(self.used - known))
+            raise ValueError(
+                f"attention with {missing} is not served by {backend}; use another backend"
             )

@@ -16,6 +16,7 @@ from radixlang.kernels.cpu.paths import BLOCK, PathGroup
 from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.options import AttentionOptions
 
+OPTIONS = frozenset({"scale", "window", "soft_cap", "sinks"})  # what is computed here
 _EXACT_BITS = 53  # of float64
 _SUM_BITS = 40
 
@@ -27,6 +28,7 @@ def attend_blocks(
 
     q [num_tokens, num_heads, head_dim]; returns its shape and dtype.
     """
+    options.check_known(OPTIONS, "plain torch")
     out = torch.empty_like(q)
     for group in groups:
         out[group.rows.flatten()] = _attend_group(q[group.rows], layer_kv, group, options)

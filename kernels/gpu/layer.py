@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from radixlang.kernels.options import AttentionOptions
 
+OPTIONS = frozenset({"scale", "window", "soft_cap", "sinks"})  # arguments of the kernels
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayer:
@@ -15,3 +17,6 @@ class AttentionLayer:
     group_size: int
     head_dim: int
     options: AttentionOptions
+
+    def __post_init__(self) -> None:
+        self.options.check_known(OPTIONS, "the Triton kernels")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from radixlang.kernels.layer_kv import LayerKV
-from radixlang.kernels.native.library import Float, Int, Library, Pointer
+from radixlang.kernels.native.library import Float, Int, Library, Long, Pointer
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import TreeBatch
 
@@ -36,6 +36,32 @@ class _Batch(ctypes.Structure):
         ("quantized", Pointer), ("leaf", Pointer), ("query_start", Pointer),
         ("num_queries", Pointer), ("num_segments", Int), ("num_branches", Int),
     )  # fmt: skip
+
+
+class NativeOptions(ctypes.Structure):
+    """rl_attention_options of attention.h; `kept` is what it points to."""
+
+    _fields_ = (("scale", Float), ("window", Long), ("soft_cap", Float), ("sinks", Pointer))
+    kept: Tensor | None
+
+    @classmethod
+    def of(cls, options: AttentionOptions, num_heads: int) -> NativeOptions:
+        """The options of a layer.
+
+        Raises:
+            ValueError: the library has no such option, or sinks of another number of heads.
+        """
+        options.check_known(OPTIONS, "the native library")
+        sinks = None
+        if options.sinks is not None:
+            sinks = _float32(options.sinks, (num_heads,), "sinks")
+        address = None if sinks is None else sinks.data_ptr()
+        struct = cls(options.scale, options.window or 0, options.soft_cap or 0.0, address)
+        struct.kept = sinks
+        return struct
+
+
+OPTIONS = frozenset(name for name, _ in NativeOptions._fields_)  # what the library can do
 
 
 class NativeKV:
@@ -151,14 +177,11 @@ class NativeAttentionPlan:
         """
         q = _float32(q, self.q_shape, "q")
         self._check_pool(kv)
-        sinks = None
-        if options.sinks is not None:
-            sinks = _float32(options.sinks, self.q_shape[1:2], "sinks")
+        asked = NativeOptions.of(options, self.q_shape[1])
         out = torch.empty(self.q_shape)
         self._functions.attend(
-            self.handle, ctypes.byref(kv.struct), q.data_ptr(), out.data_ptr(), options.scale,
-            options.window or 0, options.soft_cap or 0.0,
-            None if sinks is None else sinks.data_ptr(), num_threads,
+            self.handle, ctypes.byref(kv.struct), q.data_ptr(), out.data_ptr(),
+            ctypes.byref(asked), num_threads,
         )  # fmt: skip
         return out
 
@@ -186,10 +209,7 @@ class _Functions:
         self.positions = get("rl_attention_positions", Pointer, Pointer)
         self.new_slots = get("rl_attention_new_slots", Pointer, Pointer)
         self.store = library.action("rl_store_kv", *[Pointer] * 4, Int)
-        self.attend = library.action(
-            "rl_attend",
-            Pointer, Pointer, Pointer, Pointer, Float, Int, Float, Pointer, Int,
-        )  # fmt: skip
+        self.attend = library.action("rl_attend", *[Pointer] * 5, Int)
 
 
 def _batch_struct(batch: TreeBatch) -> tuple[_Batch, list[NDArray[np.generic]]]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from radixlang.kernels.native.attention import DTYPES, NativeAttentionPlan
+from radixlang.kernels.native.attention import DTYPES, NativeAttentionPlan, NativeOptions
 from radixlang.kernels.native.grouped import GroupedWeight
 from radixlang.kernels.native.library import Float, Int, Library, Long, Pointer
 from radixlang.kernels.native.low_rank import NativeAdapters
@@ -46,7 +46,7 @@ class _Layer(ctypes.Structure):
     _fields_ = [
         *((name, Pointer) for name in (*_WEIGHTS, *_VECTORS)),
         ("rope", Long),
-        ("window", Long),
+        ("attention", NativeOptions),
     ]
 
 
@@ -66,8 +66,6 @@ class _Model(ctypes.Structure):
         ("head", Pointer),
         ("head_gain", Pointer),
         ("head_bias", Pointer),
-        ("attention_scale", Float),
-        ("attention_soft_cap", Float),
         ("logit_soft_cap", Float),
         ("unused", Float),
     ]
@@ -155,20 +153,21 @@ class DenseWeight(PackedWeight):
 
 
 AnyWeight = Weight | DenseWeight | GroupedWeight
+Packed = TypeVar("Packed")  # a weight, in whichever packing
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LayerWeights(Generic[Packed]):
     """Weights of one layer; a gain or bias that the model has not is None.
 
-    Where the shape's value_parts is 2, `qkv` has the values' rows once more behind it, finer.
-    `rope` is an index into the model's.
+    A gain of the stream is None too where it is folded into the weight behind it. Where the
+    shape's value_parts is 2, `qkv` has the values' rows once more behind it, finer.
     """
 
-    qkv: AnyWeight
-    o: AnyWeight
-    gate_up: AnyWeight
-    down: AnyWeight
+    qkv: Packed
+    o: Packed
+    gate_up: Packed
+    down: Packed
     attn_gain: Tensor | None = None
     qkv_bias: Tensor | None = None
     qk_gain: Tensor | None = None
@@ -178,8 +177,6 @@ class Layer:
     gate_up_bias: Tensor | None = None
     down_bias: Tensor | None = None
     mlp_post_gain: Tensor | None = None
-    rope: int = 0
-    window: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +196,10 @@ class Rotation:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class Head(Generic[Packed]):
     """The output head and what is before and behind it."""
 
-    weight: AnyWeight
+    weight: Packed
     gain: Tensor | None = None
     bias: Tensor | None = None
     soft_cap: float | None = None
@@ -238,32 +235,33 @@ class NativeDecoder:
     Args:
         shape: of the model, as ops.h has it.
         after_embed: rotation of embedded tokens, None where the stream is what was embedded.
-        options: of all layers; their windows are the layers' own.
+        options: how each layer attends.
+        ropes: rotations of the model, `layer_rope` the index of each layer's.
     """
 
     def __init__(
         self,
         library: Library,
         shape: DecoderShape,
-        layers: Sequence[Layer],
-        ropes: Sequence[Rope],
-        head: Head,
+        layers: Sequence[LayerWeights[AnyWeight]],
+        head: Head[AnyWeight],
         *,
-        options: AttentionOptions,
+        options: Sequence[AttentionOptions],
+        ropes: Sequence[Rope],
+        layer_rope: Sequence[int],
         after_embed: Rotation | None = None,
     ) -> None:
-        self._kept: list[object] = [layers, head]  # what the structures point to
+        asked = [NativeOptions.of(each, int(shape.num_heads)) for each in options]
+        self._kept: list[object] = [layers, head, asked]  # what the structures point to
         self._model = _Model(
             shape=shape,
             num_layers=len(layers),
-            layers=(_Layer * len(layers))(*map(self._layer, layers)),
+            layers=(_Layer * len(layers))(*map(self._layer, layers, asked, layer_rope)),
             ropes=(_Rope * len(ropes))(*map(self._rope, ropes)),
             num_ropes=len(ropes),
             head=head.weight.address,
             head_gain=self._vector(head.gain),
             head_bias=self._vector(head.bias),
-            attention_scale=options.scale,
-            attention_soft_cap=options.soft_cap or 0.0,
             logit_soft_cap=head.soft_cap or 0.0,
         )
         if after_embed is not None:
@@ -318,10 +316,10 @@ class NativeDecoder:
         self._kept.append(kept)
         return kept.data_ptr()
 
-    def _layer(self, layer: Layer) -> _Layer:
+    def _layer(self, layer: LayerWeights[AnyWeight], options: NativeOptions, rope: int) -> _Layer:
         weights = {name: getattr(layer, name).address for name in _WEIGHTS}
         vectors = {name: self._vector(getattr(layer, name)) for name in _VECTORS}
-        return _Layer(rope=layer.rope, window=layer.window or 0, **weights, **vectors)
+        return _Layer(rope=rope, attention=options, **weights, **vectors)
 
     def _rope(self, rope: Rope) -> _Rope:
         rotated = rope.inverse_freq

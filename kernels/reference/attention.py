@@ -12,6 +12,8 @@ from torch import Tensor
 from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.tree_batch import TreeBatch
 
+OPTIONS = frozenset({"scale", "window", "soft_cap", "sinks"})  # what is computed here
+
 
 def attend_reference(
     q: Tensor,
@@ -25,6 +27,7 @@ def attend_reference(
     q [num_tokens, num_heads, head_dim]; k, v [num_slots, num_kv_heads, head_dim] with the new
     tokens already written. Returns q's shape.
     """
+    options.check_known(OPTIONS, "the reference")
     out, row = [], 0
     for branch, count in enumerate(batch.branch_num_queries.tolist()):
         slots, positions = path_of(batch, int(batch.branch_segment[branch]))

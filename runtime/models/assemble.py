@@ -9,8 +9,7 @@ from typing import TypeVar
 import torch
 
 from radixlang.errors import ModelFormatError
-from radixlang.kernels.native import decoder as native_decoder
-from radixlang.kernels.native.decoder import DenseWeight
+from radixlang.kernels.native.decoder import AnyWeight, DenseWeight, Head, LayerWeights
 from radixlang.kernels.native.library import Library
 from radixlang.progress import doing, each
 from radixlang.runtime.models.config import ModelConfig
@@ -219,15 +218,15 @@ def native_layers(
         library,
         config,
         shape_of(config),
-        [_native_layer(config, index, layer) for index, layer in enumerate(layers)],
+        [_native_layer(layer) for layer in layers],
         _native_head(head, norm, config),
     )
 
 
-def _native_layer(config: ModelConfig, index: int, layer: DecoderLayer) -> native_decoder.Layer:
+def _native_layer(layer: DecoderLayer) -> LayerWeights[AnyWeight]:
     (qkv, qkv_bias), (o, o_bias) = _parts(layer.qkv), _parts(layer.o)
     (gate_up, gate_up_bias), (down, down_bias) = _parts(layer.gate_up), _parts(layer.down)
-    return native_decoder.Layer(
+    return LayerWeights(
         qkv, o, gate_up, down,
         attn_gain=layer.attn_norm.gain,
         qkv_bias=qkv_bias,
@@ -238,8 +237,6 @@ def _native_layer(config: ModelConfig, index: int, layer: DecoderLayer) -> nativ
         gate_up_bias=gate_up_bias,
         down_bias=down_bias,
         mlp_post_gain=_gain(layer.mlp_post_norm),
-        rope=config.layer_rope[index],
-        window=config.windows[index],
     )  # fmt: skip
 
 
@@ -247,12 +244,12 @@ def _gain(norm: RmsNorm | None) -> torch.Tensor | None:
     return None if norm is None else norm.gain
 
 
-def _native_head(linear: Linear, norm: RmsNorm, config: ModelConfig) -> native_decoder.Head:
+def _native_head(linear: Linear, norm: RmsNorm, config: ModelConfig) -> Head[AnyWeight]:
     weight, bias = _parts(linear)
-    return native_decoder.Head(weight, norm.gain, bias, config.logit_soft_cap)
+    return Head(weight, norm.gain, bias, config.logit_soft_cap)
 
 
-def _parts(linear: Linear) -> tuple[native_decoder.AnyWeight, torch.Tensor | None]:
+def _parts(linear: Linear) -> tuple[AnyWeight, torch.Tensor | None]:
     assert isinstance(linear, (NativeLinear, GroupedLinear))
     return linear.weight, linear.bias
 

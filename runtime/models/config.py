@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from radixlang.errors import ModelFormatError
+from radixlang.kernels.options import AttentionOptions
 from radixlang.runtime.models.activations import ACTIVATIONS
 from radixlang.runtime.models.families import BY_NAME, ModelFamily
 
@@ -119,6 +120,13 @@ class ModelConfig:
         """Bytes of keys and values one token takes over all layers, in `kv_dtype`."""
         width = 4 if self.kv_dtype == "float32" else 2
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * width
+
+    def attention_options(self) -> list[AttentionOptions]:
+        """How each layer attends."""
+        return [
+            AttentionOptions(self.attention_scale, window, self.attention_soft_cap)
+            for window in self.windows
+        ]
 
 
 def activation_of(name: str, source: str) -> str:

@@ -24,7 +24,6 @@ from radixlang.kernels.native.decoder import DenseWeight
 from radixlang.kernels.native.grouped import GroupedWeight
 from radixlang.kernels.native.library import Library
 from radixlang.kernels.native.low_rank import LowRankPair
-from radixlang.kernels.options import AttentionOptions
 from radixlang.runtime.adapters.lora import LoraAdapter
 from radixlang.runtime.models.activations import ACTIVATIONS
 from radixlang.runtime.models.config import ModelConfig
@@ -147,7 +146,7 @@ class Decoder:
         self._embed = embed
         self._norm = norm
         self._head = head
-        self._options = layer_options(config)
+        self._options = config.attention_options()
         self._rotary = [Rotary(rope, config.head_dim, device) for rope in config.ropes]
         self._head_norm = RmsNorm(config.head_dim, config.norm_eps)
         activation = ACTIVATIONS[config.activation]
@@ -311,14 +310,6 @@ def _adapted(
     adapters: AdapterBatch, index: int, part: str, linear: Linear, x: torch.Tensor
 ) -> torch.Tensor:
     return adapters.add(index, part, x, linear(x))
-
-
-def layer_options(config: ModelConfig) -> list[AttentionOptions]:
-    """The attention options of each layer."""
-    return [
-        AttentionOptions(config.attention_scale, window=window, soft_cap=config.attention_soft_cap)
-        for window in config.windows
-    ]
 
 
 def scaled_rows(embed: Embedding, input_ids: torch.Tensor, scale: float) -> torch.Tensor:

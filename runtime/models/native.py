@@ -10,11 +10,11 @@ from torch import Tensor
 from radixlang.kernels.attention import StepPlan
 from radixlang.kernels.layer_kv import KVLayers
 from radixlang.kernels.native import decoder as native
+from radixlang.kernels.native.attention import OPTIONS
 from radixlang.kernels.native.backend import HEAD_DIM_STEP, NativeBackend
 from radixlang.kernels.native.library import Library
 from radixlang.kernels.native.low_rank import PLACES, NativeAdapters, NativeVariant
 from radixlang.kernels.native.step import NativePools
-from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.runtime.models.activations import ACTIVATIONS
 from radixlang.runtime.models.config import ModelConfig
@@ -37,8 +37,8 @@ class NativeLayers:
         library: Library,
         config: ModelConfig,
         shape: native.DecoderShape,
-        layers: Sequence[native.Layer],
-        head: native.Head,
+        layers: Sequence[native.LayerWeights[native.AnyWeight]],
+        head: native.Head[native.AnyWeight],
         rotation: native.Rotation | None = None,
     ) -> None:
         self.library = library
@@ -51,9 +51,10 @@ class NativeLayers:
             library,
             shape,
             layers,
-            [native.Rope(*inverse_frequencies(rope)) for rope in config.ropes],
             head,
-            options=AttentionOptions(config.attention_scale, soft_cap=config.attention_soft_cap),
+            options=config.attention_options(),
+            ropes=[native.Rope(*inverse_frequencies(rope)) for rope in config.ropes],
+            layer_rope=config.layer_rope,
             after_embed=rotation,
         )
 
@@ -97,7 +98,8 @@ def native_backend(plan: StepPlan) -> NativeBackend | None:
 
 def suits(config: ModelConfig) -> bool:
     """Whether the library computes such a model."""
-    return config.head_dim % HEAD_DIM_STEP == 0
+    options = config.attention_options()
+    return config.head_dim % HEAD_DIM_STEP == 0 and all(each.used <= OPTIONS for each in options)
 
 
 def shape_of(

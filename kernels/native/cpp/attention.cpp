@@ -22,9 +22,7 @@ struct Call {
   const rl_layer_kv& layer;
   const float* q;
   float* out;
-  const float* sinks;
-  Softmax softmax;
-  int window;
+  const rl_attention_options& options;
   int width;       // head_dim up to whole vectors
   float* records;  // of parts: values [width], max, sum
 
@@ -140,8 +138,8 @@ class Tile {
     const int dim = plan_.head_dim;
     for (int row = 0; row < rows_; ++row) {
       F16 keep = set1(1.0f), total = set1(state_.sum[row]);
-      if (call_.sinks) {
-        const F16 sink = set1(call_.sinks[head_of(row)]), own = set1(state_.max[row]);
+      if (call_.options.sinks) {
+        const F16 sink = set1(call_.options.sinks[head_of(row)]), own = set1(state_.max[row]);
         const F16 top = max(own, sink);
         keep = exp(sub(own, top));
         total = fma(total, keep, exp(sub(sink, top)));
@@ -191,11 +189,12 @@ class Tile {
   Seen see(const Run& run, int block) {
     const int start = (run.first_block + block) * kBlock;
     const int begin = run.begin - start, end = std::min(run.end - start, kBlock);
+    const int window = int(call_.options.window);
     Seen any{kBlock, 0};
     for (int row = 0; row < rows_; row += plan_.group) {
       const int own = plan_.row_position[row_first_ + row / plan_.group] - start;
       int first = std::max(begin, 0);
-      if (call_.window) first = std::max(first, own - call_.window + 1);
+      if (window) first = std::max(first, own - window + 1);
       const Seen seen{first, std::min(own + 1, end)};
       std::fill(seen_ + row, seen_ + row + plan_.group, seen.any() ? seen : Seen{0, 0});
       if (!seen.any()) continue;
@@ -258,7 +257,7 @@ class Tile {
     const Seen* seen = seen_ + row;
     score_block<ROWS>(q_ + row * dim, dim, keys_, any.first / 16, (any.last + 15) / 16, scores_);
     for (int i = 0; i < ROWS; ++i)
-      if (seen[i].any()) weigh(scores_ + i * kBlock, seen[i], call_.softmax, max + i, sum + i);
+      if (seen[i].any()) weigh(scores_ + i * kBlock, seen[i], call_.options, max + i, sum + i);
     if (pool_slots) {
       const int64_t row_bytes = int64_t(plan_.num_kv_heads) * dim * bytes_of(kBFloat16);
       const PoolValues<kBFloat16> values{kv_.at(call_.layer.v, 0), pool_slots, row_bytes};
@@ -321,10 +320,10 @@ void do_tail(const Call& call, const Task& task) {
 }  // namespace
 
 void attend(rl_attention_plan& plan, const rl_layer_kv& layer, const float* q, float* out,
-            float scale, int window, float soft_cap, const float* sinks, int num_threads) {
-  const Schedule& schedule = plan.schedule(window, num_threads);
+            const rl_attention_options& options, int num_threads) {
+  const Schedule& schedule = plan.schedule(int(options.window), num_threads);
   const int width = up(plan.head_dim, 16);
-  Call call{plan, schedule, layer, q, out, sinks, {scale, soft_cap}, window, width, nullptr};
+  Call call{plan, schedule, layer, q, out, options, width, nullptr};
   call.records = scratch<float>(1, schedule.num_records * plan.num_heads * call.record_floats());
   parallel_for(num_threads, int(schedule.above.size()),
                [&](int i, int) { do_above(call, schedule.above[i]); });
@@ -382,10 +381,8 @@ const int32_t* rl_attention_new_slots(const rl_attention_plan* plan) {
 }
 
 int rl_attend(rl_attention_plan* plan, const rl_layer_kv* layer, const float* q, float* out,
-              float scale, int window, float soft_cap, const float* sinks, int num_threads) {
-  return rl::guarded([&] {
-    rl::attend(*plan, *layer, q, out, scale, window, soft_cap, sinks, num_threads);
-  });
+              const rl_attention_options* options, int num_threads) {
+  return rl::guarded([&] { rl::attend(*plan, *layer, q, out, *options, num_threads); });
 }
 
 int rl_store_kv(const rl_attention_plan* plan, const rl_layer_kv* layer, const float* k,

@@ -36,6 +36,14 @@ struct rl_tree_batch {
   int num_branches;
 };
 
+// How a layer attends: the fields of AttentionOptions (kernels/options.py), in its order.
+struct rl_attention_options {
+  float scale;         // of scores
+  int64_t window;      // a row sees its own token and the window - 1 before; 0: all of them
+  float soft_cap;      // 0: none
+  const float* sinks;  // [num_heads] or null
+};
+
 struct rl_attention_plan;
 
 // num_heads is a multiple of num_kv_heads, head_dim of 8. Freed by rl_attention_free; null without
@@ -57,11 +65,9 @@ const int32_t* rl_attention_new_slots(const rl_attention_plan* plan); // [num_ro
 int rl_store_kv(const rl_attention_plan* plan, const rl_layer_kv* layer, const float* k,
                  const float* v, int num_threads);
 
-// q and out [num_rows, num_heads, head_dim] in flat order. window 0: none, else a row sees its own
-// token and the window - 1 before. soft_cap 0: none. sinks [num_heads] or null.
-// A Status.
+// q and out [num_rows, num_heads, head_dim] in flat order. A Status.
 int rl_attend(rl_attention_plan* plan, const rl_layer_kv* layer, const float* q, float* out,
-               float scale, int window, float soft_cap, const float* sinks, int num_threads);
+              const rl_attention_options* options, int num_threads);
 
 }  // extern "C"
 
@@ -69,6 +75,6 @@ namespace rl {
 
 // rl_attend for callers within the library. Throws std::bad_alloc.
 void attend(rl_attention_plan& plan, const rl_layer_kv& layer, const float* q, float* out,
-            float scale, int window, float soft_cap, const float* sinks, int num_threads);
+            const rl_attention_options& options, int num_threads);
 
 }  // namespace rl

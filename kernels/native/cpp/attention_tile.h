@@ -5,6 +5,7 @@
 // of the block in sequence, one lane a column. A masked key takes part in none of them.
 #pragma once
 
+#include "attention.h"
 #include "simd.h"
 
 namespace rl {
@@ -23,10 +24,6 @@ constexpr int kTile = 2, kWide = 1;
 struct Seen {
   int first, last;
   bool any() const { return first < last; }
-};
-
-struct Softmax {
-  float scale, soft_cap;  // 0: no cap
 };
 
 // acc[r][v] += a[r][k] b(k, v) for k in sequence.
@@ -74,15 +71,16 @@ void score_block(const float* q, int dim, const float* keys, int first, int last
 }
 
 // Scores of one row to weights in place; gives the block's max and sum of weights.
-RL_INLINE void weigh(float* scores, Seen seen, Softmax softmax, float* max_out, float* sum_out) {
+RL_INLINE void weigh(float* scores, Seen seen, const rl_attention_options& options, float* max_out,
+                     float* sum_out) {
+  const float scale = options.scale, cap = options.soft_cap;
   const int from = seen.first / 16, to = (seen.last + 15) / 16;
   const F16 lowest = set1(-std::numeric_limits<float>::infinity());
   F16 s[4], most = lowest;
   for (int v = 0; v < 4; ++v) {
     if (v < from || v >= to) continue;
-    s[v] = mul(load(scores + 16 * v), set1(softmax.scale));
-    if (softmax.soft_cap != 0.0f)
-      s[v] = mul(tanh(div(s[v], set1(softmax.soft_cap))), set1(softmax.soft_cap));
+    s[v] = mul(load(scores + 16 * v), set1(scale));
+    if (cap != 0.0f) s[v] = mul(tanh(div(s[v], set1(cap))), set1(cap));
     if (seen.last < 16 * v + 16) s[v] = select(first_n(seen.last - 16 * v), s[v], lowest);
     if (seen.first > 16 * v) s[v] = select(first_n(seen.first - 16 * v), lowest, s[v]);
     most = max(most, s[v]);

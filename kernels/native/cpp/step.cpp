@@ -148,9 +148,7 @@ class Step {
   }
 
   void attend(int64_t index) {
-    rl::attend(*plan_, kv_[index], q_, attended_, model_.attention_scale,
-               static_cast<int>(model_.layers[index].window), model_.attention_soft_cap, nullptr,
-               threads_);
+    rl::attend(*plan_, kv_[index], q_, attended_, model_.layers[index].attention, threads_);
   }
 
   // What is behind the attention of layer index - 1 and before that of layer index.

@@ -25,8 +25,8 @@ struct RlLayer {
   const float* gate_up_bias;
   const float* down_bias;
   const float* mlp_post_gain;
-  int64_t rope;    // index of its RlRope
-  int64_t window;  // 0: none
+  int64_t rope;  // index of its RlRope
+  rl_attention_options attention;
 };
 
 struct RlRope {
@@ -46,9 +46,7 @@ struct RlModel {
   const rl::Weight* head;
   const float* head_gain;
   const float* head_bias;
-  float attention_scale;
-  float attention_soft_cap;  // 0: none
-  float logit_soft_cap;      // 0: none
+  float logit_soft_cap;  // 0: none
   float unused;
 };
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import cast
 
 import torch
 
-from radixlang.kernels.native.decoder import Head, Layer, Weight
+from radixlang.kernels.native.decoder import AnyWeight, Head, LayerWeights, Weight
 from radixlang.kernels.native.library import Library
 from radixlang.runtime.models.assemble import Assembler, in_threads
 from radixlang.runtime.models.config import ModelConfig
 from radixlang.runtime.models.decoder import Embedding, TableEmbedding
 from radixlang.runtime.models.int8.adapter_fold import AdapterFold
-from radixlang.runtime.models.int8.decoder import Int8Decoder, Int8Head, Int8Layer
+from radixlang.runtime.models.int8.decoder import Int8Decoder
 from radixlang.runtime.models.int8.linear import (
     Int8Product,
     Int8Rows,
@@ -69,8 +68,8 @@ def _native(
     library: Library,
     config: ModelConfig,
     shape: OpsShape,
-    layers: Sequence[Int8Layer],
-    head: Int8Head,
+    layers: Sequence[LayerWeights[Product]],
+    head: Head[Product],
     rotation: ResidualRotation | None,
 ) -> NativeLayers:
     """The layers and the head, whose products are native weights, for the library."""
@@ -80,15 +79,10 @@ def _native(
         shape_of(
             config, stream_block=shape.stream_block, inner_block=shape.inner_block, value_parts=2
         ),
-        [_native_layer(config, index, layer) for index, layer in enumerate(layers)],
-        Head(cast(Weight, head.product), head.gain, head.bias, config.logit_soft_cap),
+        cast(Sequence[LayerWeights[AnyWeight]], layers),
+        cast(Head[AnyWeight], head),
         None if rotation is None else rotation.parts,
     )
-
-
-def _native_layer(config: ModelConfig, index: int, layer: Int8Layer) -> Layer:
-    parts = {field.name: getattr(layer, field.name) for field in fields(layer)}
-    return Layer(**parts, rope=config.layer_rope[index], window=config.windows[index])
 
 
 class _Folder:
@@ -140,14 +134,14 @@ class _Folder:
             self._folded_gains,
         )  # fmt: skip
 
-    def outer(self) -> tuple[Embedding, Int8Head]:
+    def outer(self) -> tuple[Embedding, Head[Product]]:
         """The embedding, and the head that reads the stream."""
         config = self._config
         embed = self._table("embed")
         tied = config.tie_embeddings or "head.weight" not in self._source
         rows = self._store.rows("head", lambda: self._head(embed if tied else self._table("head")))
         bias = self._assembler.bias("head", config.vocab_size)
-        return embed, Int8Head(self._product(rows), self._gain("norm"), bias)
+        return embed, Head(self._product(rows), self._gain("norm"), bias, config.logit_soft_cap)
 
     def _product(self, rows: Int8Rows) -> Product:
         if self._library is None:
@@ -169,11 +163,11 @@ class _Folder:
         config = self._config
         return TableEmbedding(self._assembler.matrix(name, config.vocab_size, config.hidden_size))
 
-    def layer(self, index: int) -> Int8Layer:
+    def layer(self, index: int) -> LayerWeights[Product]:
         """Layer `index`, folded, rotated and packed."""
         take, prefix = self._assembler, f"layers.{index}"
         o_bias, down_bias = self._write_biases(prefix)
-        return Int8Layer(
+        return LayerWeights(
             qkv=self._qkv(prefix),
             o=self._o(prefix),
             gate_up=self._gate_up(prefix),

@@ -7,7 +7,6 @@ of one is scaled, used and quantized for the next in one go.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -16,11 +15,12 @@ from torch import Tensor
 
 from radixlang.kernels.attention import StepPlan, attend
 from radixlang.kernels.layer_kv import KVLayers, LayerKV
+from radixlang.kernels.native.decoder import Head, LayerWeights
 from radixlang.kernels.native.library import Library
 from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.runtime.adapters.lora import LoraAdapter
 from radixlang.runtime.models.config import ModelConfig
-from radixlang.runtime.models.decoder import Embedding, layer_options, scaled_rows, soft_capped
+from radixlang.runtime.models.decoder import Embedding, scaled_rows, soft_capped
 from radixlang.runtime.models.int8.adapter_fold import AdapterFold
 from radixlang.runtime.models.int8.linear import Product
 from radixlang.runtime.models.int8.ops import Int8Ops, Quantized
@@ -29,37 +29,6 @@ from radixlang.runtime.models.native import NativeLayers, native_backend
 from radixlang.runtime.models.rotary import Rotary
 
 Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys and values: see `Int8Ops.heads`
-
-
-@dataclass(frozen=True, slots=True)
-class Int8Layer:
-    """Weights of one layer; gains and biases are None where the model has none.
-
-    A gain of the stream is None where it is folded into the weight behind it.
-    """
-
-    qkv: Product
-    o: Product
-    gate_up: Product
-    down: Product
-    attn_gain: Tensor | None = None
-    qkv_bias: Tensor | None = None
-    qk_gain: Tensor | None = None
-    o_bias: Tensor | None = None
-    attn_post_gain: Tensor | None = None
-    mlp_gain: Tensor | None = None
-    gate_up_bias: Tensor | None = None
-    down_bias: Tensor | None = None
-    mlp_post_gain: Tensor | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Int8Head:
-    """The output head and what is before it."""
-
-    product: Product
-    gain: Tensor | None
-    bias: Tensor | None
 
 
 class HasBytes(Protocol):
@@ -85,9 +54,9 @@ class Int8Decoder:
     def __init__(
         self,
         config: ModelConfig,
-        layers: Sequence[Int8Layer],
+        layers: Sequence[LayerWeights[Product]],
         embed: Embedding,
-        head: Int8Head,
+        head: Head[Product],
         ops: Int8Ops,
         *,
         adapter_fold: AdapterFold,
@@ -101,7 +70,7 @@ class Int8Decoder:
         self._next_gains = (*(layer.attn_gain for layer in layers[1:]), head.gain)
         self._embed = embed
         self._head = head
-        self._options = layer_options(config)
+        self._options = config.attention_options()
         self._ops = ops
         self._adapter_fold = adapter_fold
         self._after_embed = after_embed
@@ -123,7 +92,7 @@ class Int8Decoder:
         """Bytes of all weights as held in memory."""
         products = [part for layer in self._layers
                     for part in (layer.qkv, layer.o, layer.gate_up, layer.down)]  # fmt: skip
-        held: Iterable[HasBytes] = (*products, self._embed, self._head.product)
+        held: Iterable[HasBytes] = (*products, self._embed, self._head.weight)
         return sum(part.num_bytes for part in held)
 
     def bind_adapter(self, adapter: LoraAdapter) -> BoundAdapter:
@@ -182,10 +151,10 @@ class Int8Decoder:
         if self._native is not None:
             return self._native.logits(hidden)
         quantized, scale = self._ops.read(hidden.contiguous(), self._head.gain)
-        logits = self._head.product(quantized).mul_(scale)
+        logits = self._head.weight(quantized).mul_(scale)
         if self._head.bias is not None:
             logits.add_(self._head.bias)
-        return soft_capped(logits.float(), self.config.logit_soft_cap)
+        return soft_capped(logits.float(), self._head.soft_cap)
 
     def _embedded(self, input_ids: Tensor) -> Tensor:
         stream = scaled_rows(self._embed, input_ids, self.config.embed_scale)

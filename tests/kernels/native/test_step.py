@@ -20,7 +20,7 @@ from radixlang.kernels.native.decoder import (
     DecoderShape,
     DenseWeight,
     Head,
-    Layer,
+    LayerWeights,
     NativeDecoder,
     Rope,
     Rotation,
@@ -77,21 +77,21 @@ def decoder(
     )  # fmt: skip
     columns = (HEADS + (1 + parts) * KV_HEADS) * DIM
     layers = [
-        Layer(
+        LayerWeights(
             qkv=weight(library, kind, columns, HIDDEN, index, held[4 * index]),
             o=weight(library, kind, HIDDEN, HEADS * DIM, index + 10, held[4 * index + 1]),
             gate_up=weight(library, kind, 2 * INNER, HIDDEN, index + 20, held[4 * index + 2]),
             down=weight(library, kind, HIDDEN, INNER, index + 30, held[4 * index + 3]),
             mlp_post_gain=random(HIDDEN, seed=index + 40),
-            window=None if index else 40,
         )
         for index in range(LAYERS)
     ]
     rotation = Rotation(random(HIDDEN, seed=50).sign(), torch.eye(3)[[2, 0, 1]])
     return NativeDecoder(
-        library, shape, layers, [Rope(10000.0 ** -(torch.arange(DIM // 2) / (DIM // 2)))],
-        Head(weight(library, kind, VOCAB, HIDDEN, 60), soft_cap=30.0),
-        options=AttentionOptions(DIM**-0.5), after_embed=rotation,
+        library, shape, layers, Head(weight(library, kind, VOCAB, HIDDEN, 60), soft_cap=30.0),
+        options=[AttentionOptions(DIM**-0.5, None if each else 40) for each in range(LAYERS)],
+        ropes=[Rope(10000.0 ** -(torch.arange(DIM // 2) / (DIM // 2)))], layer_rope=[0] * LAYERS,
+        after_embed=rotation,
     )  # fmt: skip
 
 
