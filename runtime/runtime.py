@@ -29,7 +29,8 @@ from radixlang.runtime.metrics.stats import RuntimeStats
 from radixlang.runtime.models.loader import load_model
 from radixlang.runtime.models.model import LoadedModel
 from radixlang.runtime.process.openmp import end_team, leaves_no_team
-from radixlang.runtime.requests.branch import BranchState, EngineBranch, next_name
+from radixlang.runtime.requests.branch import EngineBranch
+from radixlang.runtime.requests.branch_state import BranchState, next_name
 from radixlang.runtime.requests.prefill_request import prefill
 from radixlang.runtime.requests.score_rows import TokenRow, score_rows
 from radixlang.runtime.runtime_config import RuntimeConfig, RuntimeOptions

@@ -9,7 +9,6 @@ __all__ = [
     "deadlines",
     "engine",
     "idle_tasks",
-    "inbox",
     "output_checks",
     "request_table",
     "self_audit",

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from radixlang.reply import AnyFuture
-from radixlang.runtime.requests.branch import BranchState, Operation, futures_of
+from radixlang.runtime.requests.branch_state import BranchState, Operation, futures_of
 
 
 class RequestDeadlines:

@@ -24,19 +24,14 @@ from typing import TypeVar
 import torch
 
 from radixlang.errors import (
-    CancelledError,
-    DeadlineError,
     RuntimeClosedError,
 )
-from radixlang.protocol import Generation
-from radixlang.reply import AnyFuture, Reply
+from radixlang.reply import Reply
 from radixlang.runtime.cache.compaction import Compactor
 from radixlang.runtime.cache.pins import ProgramPins
 from radixlang.runtime.diagnostics.invariants import Violation
 from radixlang.runtime.engine.admin import Admin
-from radixlang.runtime.engine.deadlines import RequestDeadlines
 from radixlang.runtime.engine.idle_tasks import Upkeep
-from radixlang.runtime.engine.inbox import Cancel, Command, FunctionCall, Inbox, Post, Stop
 from radixlang.runtime.engine.request_table import Requests
 from radixlang.runtime.engine.self_audit import Watch
 from radixlang.runtime.engine.step import Step
@@ -45,8 +40,8 @@ from radixlang.runtime.forward.model_runner import ModelRunner
 from radixlang.runtime.metrics.stats import Counters, RuntimeStats, StepProfile
 from radixlang.runtime.process.device import Device
 from radixlang.runtime.process.switch_interval import often
-from radixlang.runtime.requests.branch import BranchState, Operation, Release
 from radixlang.runtime.requests.branch_table import Branches
+from radixlang.runtime.requests.inbox import Cancel, Command, FunctionCall, Inbox, Post, Stop
 from radixlang.runtime.requests.request import job_of
 from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.read_ahead import POLL_S
@@ -59,7 +54,7 @@ T = TypeVar("T")
 
 
 class EngineCore:
-    """The engine, run by its thread; other threads use `post*`, `call`, `stop` and `stats`."""
+    """The engine, run by its thread; other threads use `inbox`, `call`, `stop` and `stats`."""
 
     def __init__(
         self,
@@ -117,29 +112,12 @@ class EngineCore:
             device,
             max_logit_rows,
         )
-        self._inbox = Inbox()
-        self._deadlines = RequestDeadlines()
+        self.inbox = Inbox()
         self._thread: threading.Thread | None = None
         self._after_end = threading.RLock()  # held by calls made after the thread has ended
         self.publish()
 
     # ---- for other threads
-
-    def post(self, state: BranchState, operation: Operation) -> None:
-        """Queue an operation of a branch."""
-        self._inbox.put(Post(state, operation))
-
-    def post_cancel_branch(self, state: BranchState) -> None:
-        """Cancel all queued and running operations of a branch, and release it."""
-        self._inbox.put(Cancel(state))
-
-    def post_cancel_job(self, state: BranchState, future: AnyFuture) -> None:
-        """Cancel one generation, unless it has ended."""
-        self._inbox.put(Cancel(state, future))
-
-    def post_stop(self, state: BranchState, generation: Generation) -> None:
-        """End one generation with its text so far, unless it has ended."""
-        self._inbox.put(Stop(state, generation))
 
     def call(self, function: Callable[[], T]) -> T:
         """Run a function between two steps and return its value.
@@ -148,10 +126,10 @@ class EngineCore:
         """
         if threading.current_thread() is self._thread:
             return function()
-        self._inbox.owner.check()
+        self.inbox.owner.check()
         if not self.is_closed:
             future = Reply[T]()
-            self._inbox.put(FunctionCall(function, future))
+            self.inbox.put(FunctionCall(function, future))
             try:
                 return future.result()
             except FutureCancelled:
@@ -161,25 +139,25 @@ class EngineCore:
             return function()
 
     def _post_call(self, function: Callable[[], None]) -> None:
-        self._inbox.put(FunctionCall(function, Future()))
+        self.inbox.put(FunctionCall(function, Future()))
 
     def stop(self) -> None:
         """Ask the thread to end after the current step."""
-        self._inbox.put_stop()
+        self.inbox.put_stop()
 
     @property
     def is_here(self) -> bool:
         """False in a process forked from the one with the engine's thread."""
-        return self._inbox.owner.is_here
+        return self.inbox.owner.is_here
 
     @property
     def is_closed(self) -> bool:
         """True once the thread has ended."""
-        return self._inbox.is_closed
+        return self.inbox.is_closed
 
     def closed_error(self) -> RuntimeClosedError:
         """The error of requests after the thread has ended; it says why it ended."""
-        return self._inbox.closed_error()
+        return self.inbox.closed_error()
 
     # ---- the thread
 
@@ -204,7 +182,7 @@ class EngineCore:
         """Handle all queued commands, waiting for one if idle; False if told to stop."""
         is_idle = self.scheduler.is_idle
         try:
-            command = self._inbox.take(is_idle, self._wait_s() if is_idle else None)
+            command = self.inbox.take(is_idle, self._wait_s() if is_idle else None)
         except Empty:
             if is_idle:
                 self._rest()
@@ -212,8 +190,8 @@ class EngineCore:
         try:
             while command is not None:
                 with self.profile.part("other"):
-                    self._handle_safely(command)
-                command = self._inbox.take(block=False)
+                    self._handle(command)
+                command = self.inbox.take(block=False)
         except Empty:
             return True
         return False
@@ -225,47 +203,23 @@ class EngineCore:
     def _rest(self) -> None:
         try:
             if self.scheduler.num_read:
-                self._expire()
+                self.requests.expire()
                 self.scheduler.give_up_reading()
             else:
                 self.upkeep.at_rest()
         except BaseException:
             log.exception("the upkeep of an idle engine failed")
 
-    def _handle_safely(self, command: Command) -> None:
+    def _handle(self, command: Command) -> None:
         try:
-            self._handle(command)
+            command.hand_to(self.requests)
         except BaseException as error:
             log.exception("a command of the engine failed")
             if isinstance(command, (Post, Cancel, Stop)):
                 self.requests.fail_branch(command.state, error)
 
-    def _handle(self, command: Command) -> None:
-        match command:
-            case Post(state, operation):
-                self._deadlines.watch(state, operation)
-                self.requests.queue(state, operation)
-            case Cancel(state, None):
-                state.operations.append(Release())
-                self.requests.fail_branch(state, CancelledError(f"{state.name} was cancelled"))
-            case Cancel(state, future):
-                if future is not None and not future.done():
-                    self.requests.fail_branch(state, CancelledError("the request was cancelled"))
-            case Stop(state, generation):
-                self.requests.stop(state, generation)
-            case FunctionCall(function, future):
-                self._run_call(function, future)
-
-    def _run_call(self, function: Callable[[], object], future: AnyFuture) -> None:
-        try:
-            value = function()
-        except BaseException as error:
-            self.requests.later(lambda error=error: future.set_exception(error))  # type: ignore[misc]
-        else:
-            self.requests.later(lambda: future.set_result(value))
-
     def _run_step(self) -> None:
-        self._expire()
+        self.requests.expire()
         is_too_large = False
         try:
             with often():
@@ -340,11 +294,7 @@ class EngineCore:
                 end()
             except BaseException:
                 log.exception("an engine could not end in order")
-        self._inbox.close(why)
-
-    def _expire(self) -> None:
-        for state in self._deadlines.expired():
-            self.requests.fail_branch(state, DeadlineError("the request ran past its timeout"))
+        self.inbox.close(why)
 
     # ---- for readers on other threads
 

@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from radixlang.errors import ConstraintError
+from radixlang.errors import CancelledError, ConstraintError, DeadlineError
 from radixlang.protocol import Generation
 from radixlang.reply import AnyFuture
+from radixlang.runtime.engine.deadlines import RequestDeadlines
 from radixlang.runtime.engine.output_checks import Verdicts
 from radixlang.runtime.metrics.stats import Counters
-from radixlang.runtime.requests.branch import (
+from radixlang.runtime.requests.branch_state import (
     BranchState,
     ForkInto,
     Generate,
@@ -60,6 +61,7 @@ class Requests:
             fail=lambda sequence, error: self.fail_job(job_of(sequence), error),
         )
         self._verdicts = Verdicts(post)
+        self._deadlines = RequestDeadlines()
         self._outbox: list[Callable[[], None]] = []
 
     def deliver(self) -> None:
@@ -82,12 +84,35 @@ class Requests:
     def queue(self, state: BranchState, operation: Operation) -> None:
         """Take an operation of a branch; one of a pair is queued on both branches at once, so that
         two of them never wait for each other."""
+        self._deadlines.watch(state, operation)
         state.operations.append(operation)
         pair = pair_of(operation)
         if pair is not None:
             pair.second.operations.append(TakePart(pair))
             self.advance(pair.second)
         self.advance(state)
+
+    def cancel(self, state: BranchState, future: AnyFuture | None) -> None:
+        """Fail a branch and release it, or (with a future) fail it if that has not ended."""
+        if future is None:
+            state.operations.append(Release())
+            self.fail_branch(state, CancelledError(f"{state.name} was cancelled"))
+        elif not future.done():
+            self.fail_branch(state, CancelledError("the request was cancelled"))
+
+    def call(self, function: Callable[[], object], future: AnyFuture) -> None:
+        """Run a function between two steps; its value or error is delivered to the future."""
+        try:
+            value = function()
+        except BaseException as error:
+            self.later(partial(future.set_exception, error))
+        else:
+            self.later(partial(future.set_result, value))
+
+    def expire(self) -> None:
+        """Fail the requests that ran past their timeout."""
+        for state in self._deadlines.expired():
+            self.fail_branch(state, DeadlineError("the request ran past its timeout"))
 
     def advance(self, *states: BranchState) -> None:
         """Run the operations of branches, and of their new children, as far as possible."""

@@ -5,8 +5,10 @@ It knows tokens and constraints. It knows nothing of how a step is computed.
 
 __all__ = [
     "branch",
+    "branch_state",
     "branch_table",
     "generate_request",
+    "inbox",
     "mask_step",
     "next_token_request",
     "next_use_hints",

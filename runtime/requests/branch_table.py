@@ -14,7 +14,7 @@ from radixlang.errors import ParameterError, PoolExhaustedError, PromptTooLongEr
 from radixlang.protocol import Markup
 from radixlang.runtime.adapters.variants import ModelVariant, VariantTable
 from radixlang.runtime.cache.radix_tree import Namespace, RadixNode
-from radixlang.runtime.requests.branch import (
+from radixlang.runtime.requests.branch_state import (
     NO_TOKENS,
     BranchState,
     Expect,

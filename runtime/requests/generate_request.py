@@ -28,7 +28,7 @@ from radixlang.protocol import (
     TokenLogprob,
     Usage,
 )
-from radixlang.runtime.requests.branch import BranchState
+from radixlang.runtime.requests.branch_state import BranchState
 from radixlang.runtime.requests.partner import Partner
 from radixlang.runtime.requests.request import Job
 from radixlang.runtime.sampling.row import GREEDY, Bias, SamplingRow

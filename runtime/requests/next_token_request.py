@@ -12,7 +12,7 @@ from torch import Tensor
 from radixlang.errors import NumericalError
 from radixlang.protocol import NextToken, Usage
 from radixlang.runtime.adapters.variants import PLAIN_SPANS, VariantSpans
-from radixlang.runtime.requests.branch import BranchState
+from radixlang.runtime.requests.branch_state import BranchState
 from radixlang.runtime.requests.request import Job
 from radixlang.runtime.sampling.normaliser import log_normaliser
 from radixlang.runtime.scheduling.kv_manager import Memory

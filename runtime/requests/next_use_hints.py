@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from radixlang.runtime.cache.eviction import NEVER
 from radixlang.runtime.cache.radix_tree import RadixNode, RadixTree
-from radixlang.runtime.requests.branch import BranchState
+from radixlang.runtime.requests.branch_state import BranchState
 
 
 class NextUses:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from radixlang.protocol import Contrast
-from radixlang.runtime.requests.branch import BranchState
+from radixlang.runtime.requests.branch_state import BranchState
 from radixlang.runtime.sampling.row import OtherRow
 from radixlang.runtime.scheduling.sequence import TokenSequence
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from radixlang.reply import AnyFuture
-from radixlang.runtime.requests.branch import BranchState
+from radixlang.runtime.requests.branch_state import BranchState
 from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.sequence import TokenIds, TokenSequence
 from radixlang.runtime.speculative.drafts import NO_DRAFT

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from radixlang.protocol import OptionScore
 from radixlang.runtime.adapters.variants import PLAIN_SPANS, VariantSpans
-from radixlang.runtime.requests.branch import BranchState
+from radixlang.runtime.requests.branch_state import BranchState
 from radixlang.runtime.requests.request import Job
 from radixlang.runtime.sampling.sampler import row_tops, target_logprobs
 from radixlang.runtime.scheduling.kv_manager import Memory

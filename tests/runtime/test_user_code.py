@@ -280,7 +280,7 @@ def test_calls_after_the_end_come_one_at_a_time(make_runtime: MakeRuntime) -> No
 def test_calls_that_meet_the_end_are_still_answered(make_runtime: MakeRuntime) -> None:
     runtime = make_runtime()
     asked = threading.Event()
-    runtime.core._inbox.put_stop()
+    runtime.core.inbox.put_stop()
     answers: list[Any] = []
 
     def ask() -> None:

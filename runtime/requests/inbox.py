@@ -5,12 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from typing import Protocol
 
 from radixlang.errors import RuntimeClosedError
 from radixlang.process_owner import ProcessOwner
 from radixlang.protocol import Generation
 from radixlang.reply import AnyFuture
-from radixlang.runtime.requests.branch import BranchState, Operation, futures_of
+from radixlang.runtime.requests.branch_state import BranchState, Operation, futures_of
+
+
+class Requested(Protocol):
+    """What commands ask of the engine, on its thread."""
+
+    def queue(self, state: BranchState, operation: Operation) -> None:
+        """Queue an operation of a branch, and run what can be run."""
+
+    def cancel(self, state: BranchState, future: AnyFuture | None) -> None:
+        """Fail a branch, or (with a future) only if that future has not ended."""
+
+    def stop(self, state: BranchState, generation: Generation) -> None:
+        """End a generation with the text it has."""
+
+    def call(self, function: Callable[[], object], future: AnyFuture) -> None:
+        """Run a function and answer with its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +37,10 @@ class Post:
     state: BranchState
     operation: Operation
 
+    def hand_to(self, requests: Requested) -> None:
+        """Let the engine do it."""
+        requests.queue(self.state, self.operation)
+
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
@@ -27,6 +48,10 @@ class Cancel:
 
     state: BranchState
     future: AnyFuture | None = None
+
+    def hand_to(self, requests: Requested) -> None:
+        """Let the engine do it."""
+        requests.cancel(self.state, self.future)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +61,10 @@ class Stop:
     state: BranchState
     generation: Generation
 
+    def hand_to(self, requests: Requested) -> None:
+        """Let the engine do it."""
+        requests.stop(self.state, self.generation)
+
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
@@ -43,6 +72,10 @@ class FunctionCall:
 
     function: Callable[[], object]
     future: AnyFuture
+
+    def hand_to(self, requests: Requested) -> None:
+        """Let the engine do it."""
+        requests.call(self.function, self.future)
 
 
 Command = Post | Cancel | Stop | FunctionCall
