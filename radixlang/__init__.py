@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         UnknownVariableError,
         UnsupportedConstraintError,
         ValueParseError,
+        WorkersLostError,
     )
     from radixlang.execution.pieces import Choice
     from radixlang.explain.explanation import Explanation
@@ -108,6 +109,7 @@ if TYPE_CHECKING:
     from radixlang.tree_search.policies import Beam, BestFirst
     from radixlang.tree_search.run_search import SearchResult, search
     from radixlang.tree_search.tree import SearchNode, SearchTree
+    from radixlang.workers.workers import Workers
 
     __version__: str
 
@@ -126,7 +128,7 @@ _HOMES = {
     "NeedsValueError NumericalError ParameterError PoolExhaustedError ProgramError "
     "PromptTooLongError RadixlangError RequestError RuntimeClosedError ScriptError "
     "StateClosedError TemplateError UnknownVariableError UnsupportedConstraintError "
-    "ValueParseError",
+    "ValueParseError WorkersLostError",
     "state.listeners": "on_run",
     "explain.explanation": "Explanation",
     "state.contrasting": "contrast",
@@ -154,6 +156,7 @@ _HOMES = {
     "tree_search.run_search": "SearchResult search",
     "tree_search.tree": "SearchNode SearchTree",
     "program.tools": "ToolBox",
+    "workers.workers": "Workers",
 }
 hooks.bind(
     explain_graph="radixlang.explain.dry_run",
@@ -234,6 +237,8 @@ __all__ = [
     "UnsupportedConstraintError",
     "Usage",
     "ValueParseError",
+    "Workers",
+    "WorkersLostError",
     "assistant",
     "assistant_begin",
     "assistant_end",

@@ -14,6 +14,7 @@ RadixlangError
 │   ├── LogitsError               a function given as logits= raised, ran too long, or is wrong
 │   ├── CancelledError            cancelled by its owner
 │   ├── DeadlineError             ran past its timeout (also a TimeoutError)
+│   ├── WorkersLostError          no worker is left to run it
 │   └── BudgetError               the program has spent the tokens it was allowed
 ├── ConstraintError
 │   ├── InvalidConstraintError    the regex, schema or grammar itself is wrong
@@ -113,6 +114,12 @@ def _rebuilt(
     return error
 
 
+def picklable(error: BaseException) -> BaseException:
+    """The error itself, or one of its type and text if it does not pickle."""
+    found: BaseException = pickle.loads(_pickled(error))
+    return found
+
+
 def _pickled(error: BaseException) -> bytes:
     """The error's bytes; an error that does not pickle is replaced by its type and its text."""
     try:
@@ -173,6 +180,10 @@ class CancelledError(RequestError):
 
 class DeadlineError(RequestError, TimeoutError):
     """The generation ran past its timeout."""
+
+
+class WorkersLostError(RequestError):
+    """Every worker of `radixlang.Workers` has died."""
 
 
 class BudgetError(RequestError):

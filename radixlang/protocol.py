@@ -313,17 +313,20 @@ class Generation(Reply[Completion]):
     yields each Delta as it comes and raises the generation's error, if there is one, at the end.
 
     Until somebody asks for deltas (`is_followed`), a backend may hold them back. It then publishes
-    them together, with the next token at the latest, and all of them before the end.
+    them together, with the next token at the latest, and all of them before the end. `on_follow`
+    tells a backend that cannot look at `is_followed` with every token.
     """
 
     def __init__(
         self,
         on_cancel: Callable[[], None] | None = None,
         on_stop: Callable[[], None] | None = None,
+        on_follow: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()
         self._on_cancel = on_cancel
         self._on_stop = on_stop
+        self._on_follow = on_follow
         self.is_followed = False
         self.is_stopping = False  # `stop` was called
         self._lock = RLock()  # of deltas and readers
@@ -344,7 +347,7 @@ class Generation(Reply[Completion]):
 
         Calls come from the publishing thread, so a reader must be quick and must not block.
         """
-        self.is_followed = True
+        self._follow()
         with self._lock:
             past = tuple(self._deltas)
             self._readers.append(reader)
@@ -357,7 +360,7 @@ class Generation(Reply[Completion]):
     @property
     def deltas(self) -> tuple[Delta, ...]:
         """What has been published so far."""
-        self.is_followed = True
+        self._follow()
         with self._lock:
             return tuple(self._deltas)
 
@@ -402,6 +405,12 @@ class Generation(Reply[Completion]):
 
     def __reduce__(self) -> NoReturn:
         refuse_pickling("a running generation", "pickle its result()")
+
+    def _follow(self) -> None:
+        if not self.is_followed:
+            self.is_followed = True
+            if self._on_follow is not None and not self.done():
+                self._on_follow()
 
     def _notify(self, delta: Delta | None) -> None:
         for reader in tuple(self._readers):

@@ -19,6 +19,7 @@ from radixlang.runtime.adapters.peft_folder import read_peft_folder
 from radixlang.runtime.adapters.registry import Adapters
 from radixlang.runtime.cache.radix_tree import Namespace
 from radixlang.runtime.cache.snapshot import draw, path_tokens
+from radixlang.runtime.cache.tree_changes import TreeChanges
 from radixlang.runtime.diagnostics import float64_check as comparison
 from radixlang.runtime.diagnostics.invariants import Violation
 from radixlang.runtime.diagnostics.nan_scan import WildNode, find_wild_nodes
@@ -304,6 +305,12 @@ class Runtime:
     def reset_stats(self) -> None:
         """Count from zero again; the peak starts at what is held now."""
         self.core.call(self.core.admin.reset_counters)
+
+    def watch_tree(self) -> TreeChanges:
+        """Keep what enters and leaves the tree from here on, until it is taken from the result."""
+        changes = TreeChanges()
+        self.core.call(lambda: self.core.admin.watch_tree(changes))
+        return changes
 
     def flush_cache(self) -> int:
         """Evict everything that no branch holds; returns the number of tokens."""

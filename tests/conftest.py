@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -9,8 +10,10 @@ import re
 import shutil
 import struct
 import sys
+import tempfile
 import termios
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -186,6 +189,92 @@ def make_runtime(tiny_model: Any) -> Iterator[Callable[..., Any]]:
     for runtime in made:
         runtime.close()
     assert violations == []
+
+
+@pytest.fixture(scope="session")
+def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A Ray of this session alone on the loopback address; at its end none of it is left."""
+    import ray
+
+    light = tmp_path_factory.mktemp("light")
+    # every process of Ray imports jsonschema, whose formats build a grammar for seconds
+    (light / "rfc3987_syntax.py").write_text("raise ImportError('not needed by Ray')")
+    folder = tempfile.mkdtemp(prefix="r", dir="/tmp")  # sockets need a short path
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # there Ray takes 127.0.0.1
+        patch.setenv("PYTHONPATH", str(light), prepend=os.pathsep)
+        _start_ray(folder)
+        yield
+        ray.shutdown()
+    assert _left_of(folder) == []
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start_ray(folder: str) -> None:
+    """Start Ray; its own time limits are short for a machine that is busy, so several tries."""
+    import ray
+
+    for tries_left in (3, 2, 1, 0):
+        try:
+            ray.init(
+                "local", num_cpus=4, include_dashboard=False, object_store_memory=80 << 20,
+                log_to_driver=False, logging_level="error", _temp_dir=folder,
+            )  # fmt: skip
+        except Exception:
+            ray.shutdown()
+            if not tries_left:
+                raise
+        else:
+            return
+
+
+def _left_of(folder: str) -> list[str]:
+    """Command lines of processes that name a folder, once those that are ending have ended."""
+    end = time.monotonic() + 60
+    while (found := list(_naming(folder))) and time.monotonic() < end:
+        time.sleep(0.05)
+    return found
+
+
+def _naming(folder: str) -> Iterator[str]:
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            line = file.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            if folder in line:
+                yield line
+
+
+def tiny_model_elsewhere(context_length: int = 2048) -> Callable[[], Any]:
+    """A function that makes the tiny model in another process, which knows nothing of tests."""
+    here = str(Path(__file__).resolve())
+
+    def make() -> Any:
+        import runpy
+
+        return runpy.run_path(here)["make_tiny_model"](context_length)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def two_workers(local_ray: None) -> Iterator[Callable[[], Any]]:
+    """Two workers of the tiny model, audited after every step; started again once closed."""
+    from radixlang.workers import Workers
+
+    made: list[Any] = []
+
+    def get() -> Any:
+        if not made or made[-1].is_closed or made[-1].num_alive < 2:
+            for each in made:
+                each.close()
+            options = {"num_pages": 4096, "seed": 0, "debug": True}
+            made.append(Workers(tiny_model_elsewhere(), 2, num_cpus=0.5, **options))
+        return made[-1]
+
+    yield get
+    for each in made:
+        each.close()
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ It knows programs and their results. It knows nothing of how a run is executed.
 
 __all__ = [
     "batch",
+    "batch_threads",
     "checkpoint",
     "file_fields",
     "json_text",
@@ -16,5 +17,4 @@ __all__ = [
     "row_files",
     "rows",
     "typed_json",
-    "workers",
 ]

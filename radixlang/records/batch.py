@@ -18,11 +18,11 @@ from radixlang.errors import ParameterError, ProgramError, program_error
 from radixlang.execution.handlers.node_context import node_seed
 from radixlang.progress import row_bar
 from radixlang.protocol import Backend
+from radixlang.records.batch_threads import BatchThreads
 from radixlang.records.made_by import made_by
 from radixlang.records.result import Result
 from radixlang.records.result_file import ResultFile
 from radixlang.records.rows import as_rows
-from radixlang.records.workers import Workers
 from radixlang.state.listeners import tell_end
 from radixlang.state.state import State
 
@@ -111,7 +111,7 @@ def as_completed(
     yield from done.values()
     todo = [index for index in range(len(held)) if index not in done]
     job = _Batch(program, held, backend, seed, options, max_in_flight)
-    workers = Workers(max_workers)
+    workers = BatchThreads(max_workers)
     try:
         for result in job.results(workers, todo):
             if log is not None:
@@ -143,7 +143,7 @@ class _Batch:
         for _ in range(min(max_in_flight, len(rows))):
             self._room.put(None)
 
-    def results(self, workers: Workers, todo: list[int]) -> Iterator[Result]:
+    def results(self, workers: BatchThreads, todo: list[int]) -> Iterator[Result]:
         """Start all rows and yield the results of those that finish."""
         for index in todo:
             workers.submit(partial(self._start, index))

@@ -31,7 +31,7 @@ class LoopThread:
             future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         except RuntimeError as error:
             coroutine.close()
-            raise RuntimeClosedError("the remote backend was closed") from error
+            raise RuntimeClosedError("the backend was closed") from error
         return future.result()
 
     def post(self, work: Callable[[], object]) -> bool:
@@ -51,10 +51,10 @@ class LoopThread:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
-            left = asyncio.all_tasks(self.loop)
-            for task in left:
+            for task in asyncio.all_tasks(self.loop):
                 task.cancel()
-            self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            while left := asyncio.all_tasks(self.loop):  # ended ones may have started others
+                self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         finally:
             self.loop.close()

@@ -14,5 +14,6 @@ __all__ = [
     "quantized_tier",
     "radix_tree",
     "snapshot",
+    "tree_changes",
     "tree_structure",
 ]

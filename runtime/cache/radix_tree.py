@@ -35,6 +35,7 @@ from radixlang.runtime.cache.node import (
     walk,
 )
 from radixlang.runtime.cache.pages.page_pool import PagePool, Slots
+from radixlang.runtime.cache.tree_changes import TreeChanges
 from radixlang.runtime.cache.tree_structure import TreeStructure, below
 
 __all__ = ["Insert", "Namespace", "PrefixMatch", "RadixNode", "RadixTree", "Tokens"]
@@ -64,6 +65,7 @@ class RadixTree:
         self.num_protected_tokens = 0
         self.num_evicted_tokens = 0
         self.before_eviction: Callable[[RadixNode], None] | None = None  # of a disk tier
+        self.changes: TreeChanges | None = None  # for a router of several trees
         self.num_inserts = 0
         self._clock = 0
         self._num_hints = 0
@@ -322,6 +324,8 @@ class RadixTree:
         self.num_cached_tokens += node.length
         self._pool_of(node).mark_idle(node.slots, +1)
         self._queue_of(node).add(node)
+        if self.changes is not None:
+            self.changes.added(self.path(node))
         return node
 
     def _touch(self, node: RadixNode, *, is_hit: bool = False) -> None:
@@ -392,6 +396,9 @@ class RadixTree:
             self.retired.discard(root.namespace)
 
     def _forget(self, node: RadixNode, slots: Slots) -> None:
+        """Release slots at the end of a node that is still attached."""
+        if self.changes is not None:
+            self.changes.removed(self.path(node), len(slots))
         self._pool_of(node).release(slots, idle=True)
         self._queue_of(node).on_forget(node, len(slots))
         self.num_cached_tokens -= len(slots)

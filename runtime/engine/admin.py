@@ -9,6 +9,7 @@ from radixlang.runtime.adapters.lora import LoraAdapter
 from radixlang.runtime.cache.pins import ProgramPins
 from radixlang.runtime.cache.radix_tree import Namespace
 from radixlang.runtime.cache.snapshot import TreeSnapshot, take_snapshot
+from radixlang.runtime.cache.tree_changes import TreeChanges
 from radixlang.runtime.engine.idle_tasks import Upkeep
 from radixlang.runtime.forward.model_runner import ModelRunner
 from radixlang.runtime.metrics.stats import Counters, RuntimeStats, StepProfile
@@ -96,6 +97,10 @@ class Admin:
         """Prepare an adapter for the model in use. Raises an AdapterFormatError if it is for
         another model."""
         self._runner.adapters.bind(self._runner.model, adapter)
+
+    def watch_tree(self, changes: TreeChanges) -> None:
+        """Note what enters and leaves the tree from here on."""
+        self._memory.tree.changes = changes
 
     def flush(self) -> int:
         """Evict everything without a lease; returns the number of tokens."""

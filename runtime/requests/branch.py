@@ -206,6 +206,17 @@ class EngineBranch:
             self._is_released = True
             self._post(Release())
 
+    @property
+    def content(self) -> tuple[TokenIds, tuple[Piece, ...]]:
+        """The tokens that do not change any more, and the pieces after them. Read it only while
+        nothing is queued or running."""
+        return self._state.fixed, self._state.run
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether an operation has failed, and with it all that follow."""
+        return self._state.error is not None
+
     def _post(self, operation: Operation) -> None:
         self._inbox.put(Post(self._state, operation))
 

@@ -83,6 +83,10 @@ class Tokenizer:
         copy = type(self._backend).from_str(self._backend.to_str())
         return Tokenizer(copy, replace(self.config, chat_template=source))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Vocabulary and settings; another process builds its tokenizer from them."""
+        return _from_json, (type(self._backend), self._backend.to_str(), self.config)
+
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text at the start of a prompt, BOS excluded."""
         return self._encode_pieces([text], at_start=True)
@@ -308,6 +312,10 @@ class _SpecialTokens:
 
     def _id(self, found: str) -> int:
         return self.ids[found] if found in self.ids else self.ids[found.strip()]
+
+
+def _from_json(kind: type[Backend], source: str, config: TokenizerConfig) -> Tokenizer:
+    return Tokenizer(kind.from_str(source), config)
 
 
 def _chat_template(config: TokenizerConfig) -> ChatTemplate | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -38,9 +39,29 @@ class ServedRuntime(Remote):
         return [*self.runtime.audit(), *([f"{left} branches on the server"] if left else [])]
 
 
-@pytest.fixture(params=["fake", "runtime", "remote"])
+def open_workers(two_workers: Callable[[], Any]) -> Iterator[Any]:
+    """Workers that tests share, as starting them takes seconds; closed ones are made again."""
+    made = two_workers()
+    gc.collect()  # tracebacks of errors that were expected hold branches
+    made.flush_cache()
+    yield made
+    if made.is_closed:
+        return
+    gc.collect()
+    end = time.monotonic() + 30
+    while made.stats().num_branches and time.monotonic() < end:
+        made.audit()  # gives back what was released meanwhile
+        time.sleep(0.005)
+    assert made.stats().num_branches == 0
+    assert made.audit() == []
+
+
+@pytest.fixture(params=["fake", "runtime", "remote", "workers"])
 def backend(request: pytest.FixtureRequest, make_runtime: Callable[..., Any]) -> Iterator[Any]:
     """A fresh backend; whatever a test leaves behind is a violation."""
+    if request.param == "workers":
+        yield from open_workers(request.getfixturevalue("two_workers"))
+        return
     with ExitStack() as stack:
         made: Any
         if request.param == "fake":

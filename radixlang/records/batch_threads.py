@@ -10,7 +10,7 @@ from queue import SimpleQueue
 log = logging.getLogger("radixlang")
 
 
-class Workers:
+class BatchThreads:
     """At most `limit` daemon threads. An interrupt of `submit` or `close` leaves nothing locked."""
 
     def __init__(self, limit: int) -> None:
