@@ -154,8 +154,7 @@ class WorkerActor:
             (each.namespace, each.path, each.num_kept) for each in self._changes.take()
         ]
         sent = None if error is None else picklable(error)
-        _, run = branch.content
-        return WorkerReply(value, sent, deltas, run, branch.has_failed, tuple(changes))
+        return WorkerReply(value, sent, deltas, branch.run, branch.has_failed, tuple(changes))
 
 
 class _Running:

@@ -207,10 +207,10 @@ class EngineBranch:
             self._post(Release())
 
     @property
-    def content(self) -> tuple[TokenIds, tuple[Piece, ...]]:
-        """The tokens that do not change any more, and the pieces after them. Read it only while
-        nothing is queued or running."""
-        return self._state.fixed, self._state.run
+    def run(self) -> tuple[Piece, ...]:
+        """The pieces after the tokens that do not change any more. Read it only while nothing is
+        queued or running."""
+        return self._state.run
 
     @property
     def has_failed(self) -> bool:
