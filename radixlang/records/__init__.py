@@ -10,7 +10,6 @@ __all__ = [
     "file_fields",
     "json_text",
     "made_by",
-    "namespaces",
     "replay",
     "result",
     "result_file",

@@ -23,8 +23,7 @@ from radixlang.execution.run import Run
 from radixlang.execution.run_options import RunOptions
 from radixlang.graph.graph_json import check_version
 from radixlang.protocol import Backend, Completion, Markup
-from radixlang.records.file_fields import Fields, check_fields
-from radixlang.records.namespaces import check_namespace
+from radixlang.records.file_fields import Fields, check_fields, check_namespace
 from radixlang.records.typed_json import restored, types_of
 from radixlang.sampling_params import SamplingKeywords, SamplingParams
 from radixlang.state.state import State

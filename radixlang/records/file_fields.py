@@ -35,6 +35,22 @@ def check_fields(data: object, wanted: object, what: str, at: str = "") -> None:
         _refuse(data, _name(wanted), what, at)
 
 
+def check_namespace(kept: object, asked: str | None, kind: str) -> str:
+    """The file's namespace; its prompts never move to another one.
+
+    Raises:
+        ParameterError: the file has none, or the caller wants another.
+    """
+    if not isinstance(kept, str):
+        raise ParameterError(f"the {kind} names no namespace, got {kept!r}")
+    if asked is not None and asked != kept:
+        raise ParameterError(
+            f"the {kind} was made in the namespace {kept!r}, not in {asked!r}; "
+            f"give namespace={kept!r}, or none at all"
+        )
+    return kept
+
+
 def _fits(data: object, wanted: object) -> bool:
     try:
         if isinstance(wanted, type):

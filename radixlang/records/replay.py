@@ -17,9 +17,8 @@ from radixlang.execution.pieces import Cell, piece_text
 from radixlang.execution.run import Run
 from radixlang.graph.graph_json import check_version, node_to_json
 from radixlang.graph.nodes import Gen, Select
-from radixlang.records.file_fields import Fields, check_fields
+from radixlang.records.file_fields import Fields, check_fields, check_namespace
 from radixlang.records.json_text import dump_json
-from radixlang.records.namespaces import check_namespace
 from radixlang.records.typed_json import restored, types_of
 from radixlang.state.state import State
 

@@ -25,7 +25,7 @@ from radixlang.runtime.forward.cuda_graphs import DecodeGraphs
 from radixlang.runtime.forward.step_adapters import StepAdapters
 from radixlang.runtime.metrics.stats import StepProfile
 from radixlang.runtime.models.decoder import Decoder
-from radixlang.runtime.models.low_rank import AdapterBatch
+from radixlang.runtime.models.layers.low_rank import AdapterBatch
 from radixlang.runtime.models.model import AdaptableModel, CausalModel, plan_for
 from radixlang.runtime.process.device import Device, HostDevice
 from radixlang.runtime.process.malloc import StepHeap

@@ -10,7 +10,7 @@ import numpy as np
 from radixlang.errors import AdapterFormatError
 from radixlang.runtime.adapters.lora import LoraAdapter
 from radixlang.runtime.adapters.variants import PLAIN, VariantTable
-from radixlang.runtime.models.low_rank import AdapterBatch, AdapterGroup, BoundAdapter
+from radixlang.runtime.models.layers.low_rank import AdapterBatch, AdapterGroup, BoundAdapter
 from radixlang.runtime.models.model import AdaptableModel, CausalModel
 from radixlang.runtime.scheduling.sequence import TokenSequence
 

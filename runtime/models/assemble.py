@@ -20,7 +20,7 @@ from radixlang.runtime.models.decoder import (
     PackedEmbedding,
     TableEmbedding,
 )
-from radixlang.runtime.models.linear import (
+from radixlang.runtime.models.layers.linear import (
     DenseLinear,
     GroupedLinear,
     Linear,
@@ -28,8 +28,8 @@ from radixlang.runtime.models.linear import (
     RmsNorm,
     TransposedLinear,
 )
-from radixlang.runtime.models.native import NativeLayers, shape_of, suits
-from radixlang.runtime.models.rotary import interleave_rows
+from radixlang.runtime.models.layers.native import NativeLayers, shape_of, suits
+from radixlang.runtime.models.layers.rotary import interleave_rows
 from radixlang.runtime.models.weights import WeightSource
 
 Outer = TypeVar("Outer")

@@ -27,7 +27,7 @@ from radixlang.kernels.native.low_rank import LowRankPair
 from radixlang.runtime.adapters.lora import LoraAdapter
 from radixlang.runtime.models.activations import ACTIVATIONS
 from radixlang.runtime.models.config import ModelConfig
-from radixlang.runtime.models.linear import (
+from radixlang.runtime.models.layers.linear import (
     DenseLinear,
     Linear,
     NativeLinear,
@@ -35,9 +35,9 @@ from radixlang.runtime.models.linear import (
     RowByRow,
     TransposedLinear,
 )
-from radixlang.runtime.models.low_rank import AdapterBatch, BoundAdapter, bind
-from radixlang.runtime.models.native import NativeLayers, native_backend
-from radixlang.runtime.models.rotary import Rotary, rotate
+from radixlang.runtime.models.layers.low_rank import AdapterBatch, BoundAdapter, bind
+from radixlang.runtime.models.layers.native import NativeLayers, native_backend
+from radixlang.runtime.models.layers.rotary import Rotary, rotate
 
 Project = Callable[[str, Linear, torch.Tensor], torch.Tensor]  # of a part's name, weight, input
 

@@ -22,10 +22,10 @@ from radixlang.runtime.models.gguf.weights import BlockEmbedding
 from radixlang.runtime.models.int8.decoder import Int8Decoder
 from radixlang.runtime.models.int8.linear import Int8Product
 from radixlang.runtime.models.int8.ops import plain_ops
-from radixlang.runtime.models.linear import DenseLinear, NativeLinear
+from radixlang.runtime.models.layers.linear import DenseLinear, NativeLinear
+from radixlang.runtime.models.layers.native import NativeLayers
+from radixlang.runtime.models.layers.rotary import Rotary
 from radixlang.runtime.models.model import CausalModel
-from radixlang.runtime.models.native import NativeLayers
-from radixlang.runtime.models.rotary import Rotary
 from radixlang.runtime.models.transformers_model import TransformersModel
 
 AnyDecoder = TypeVar("AnyDecoder", Decoder, Int8Decoder)

@@ -14,7 +14,7 @@ from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.runtime.adapters.lora import LoraAdapter
 from radixlang.runtime.models.config import ModelConfig
-from radixlang.runtime.models.low_rank import AdapterBatch, BoundAdapter
+from radixlang.runtime.models.layers.low_rank import AdapterBatch, BoundAdapter
 from radixlang.runtime.text.tokenizer import Tokenizer
 from radixlang.sampling_params import SamplingKeywords
 

@@ -21,9 +21,9 @@ from radixlang.runtime.models.decoder import (
 )
 from radixlang.runtime.models.gguf.laid_out import LaidOutStore
 from radixlang.runtime.models.gguf.weights import GgufWeights
-from radixlang.runtime.models.linear import GroupedLinear
-from radixlang.runtime.models.native import suits
-from radixlang.runtime.models.rotary import interleave_rows
+from radixlang.runtime.models.layers.linear import GroupedLinear
+from radixlang.runtime.models.layers.native import suits
+from radixlang.runtime.models.layers.rotary import interleave_rows
 
 GROUP = 32  # weights of a scale: what every width must be a multiple of
 Q8_0 = 8

@@ -23,7 +23,7 @@ from radixlang.runtime.models.int8.linear import (
 from radixlang.runtime.models.int8.ops import OpsShape, plain_ops
 from radixlang.runtime.models.int8.rotation import BlockHadamard, ResidualRotation
 from radixlang.runtime.models.int8.weight_cache import RowStore
-from radixlang.runtime.models.native import NativeLayers, shape_of, suits
+from radixlang.runtime.models.layers.native import NativeLayers, shape_of, suits
 from radixlang.runtime.models.weights import WeightSource
 
 STREAM_BLOCK = 128

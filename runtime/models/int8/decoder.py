@@ -24,9 +24,9 @@ from radixlang.runtime.models.decoder import Embedding, scaled_rows, soft_capped
 from radixlang.runtime.models.int8.adapter_fold import AdapterFold
 from radixlang.runtime.models.int8.linear import Product
 from radixlang.runtime.models.int8.ops import Int8Ops, Quantized
-from radixlang.runtime.models.low_rank import AdapterBatch, BoundAdapter, bind
-from radixlang.runtime.models.native import NativeLayers, native_backend
-from radixlang.runtime.models.rotary import Rotary
+from radixlang.runtime.models.layers.low_rank import AdapterBatch, BoundAdapter, bind
+from radixlang.runtime.models.layers.native import NativeLayers, native_backend
+from radixlang.runtime.models.layers.rotary import Rotary
 
 Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys and values: see `Int8Ops.heads`
 

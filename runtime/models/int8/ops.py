@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from radixlang.runtime.models import rotary
 from radixlang.runtime.models.activations import ACTIVATIONS
 from radixlang.runtime.models.int8.linear import LARGEST, TINY
 from radixlang.runtime.models.int8.rotation import hadamard
+from radixlang.runtime.models.layers import rotary
 
 Quantized = tuple[Tensor, Tensor]  # [num_tokens, width] int8, and the scales
 

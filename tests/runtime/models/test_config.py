@@ -10,7 +10,7 @@ import transformers
 
 from radixlang.errors import ModelFormatError
 from radixlang.runtime.models.config import RopeConfig, activation_of, as_ids, from_transformers
-from radixlang.runtime.models.rotary import Rotary, interleave_rows, rotate
+from radixlang.runtime.models.layers.rotary import Rotary, interleave_rows, rotate
 
 
 def llama(**options: Any) -> Any:

@@ -25,7 +25,7 @@ from radixlang.runtime.models.int8.rotation import (
     block_size,
     hadamard,
 )
-from radixlang.runtime.models.linear import DenseLinear, TransposedLinear
+from radixlang.runtime.models.layers.linear import DenseLinear, TransposedLinear
 from radixlang.runtime.models.loader import load_model
 from radixlang.runtime.models.weights import StateDictWeights
 from radixlang.runtime.process.native_library import native_library

@@ -18,8 +18,8 @@ from radixlang.kernels.native.step import NativePools
 from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.runtime.models.activations import ACTIVATIONS
 from radixlang.runtime.models.config import ModelConfig
-from radixlang.runtime.models.low_rank import AdapterBatch, AdapterGroup, BoundAdapter
-from radixlang.runtime.models.rotary import inverse_frequencies
+from radixlang.runtime.models.layers.low_rank import AdapterBatch, AdapterGroup, BoundAdapter
+from radixlang.runtime.models.layers.rotary import inverse_frequencies
 
 Use = tuple[float, frozenset[int] | None]  # scale, and the layers in which an adapter acts
 

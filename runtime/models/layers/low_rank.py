@@ -19,7 +19,7 @@ from radixlang.errors import AdapterFormatError
 from radixlang.kernels.native.low_rank import LowRankPair
 from radixlang.runtime.adapters.lora import LoraAdapter
 from radixlang.runtime.models.config import ModelConfig
-from radixlang.runtime.models.rotary import interleave_rows
+from radixlang.runtime.models.layers.rotary import interleave_rows
 
 FUSED = {"qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
 CHUNK_ROWS = 16  # rows whose products are in memory at once
