@@ -41,6 +41,7 @@ class Shape:
     kv_heads: int
     head_dim: int
     tied: bool
+    vocab_size: int = VOCAB_SIZE
 
 
 SHAPES = {
@@ -53,7 +54,7 @@ SHAPES = {
 def matrices(shape: Shape) -> Iterator[tuple[str, int, int]]:
     """Names of all matrices, with their rows and columns."""
     attended, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    yield "token_embd.weight", VOCAB_SIZE, shape.hidden
+    yield "token_embd.weight", shape.vocab_size, shape.hidden
     for i in range(shape.layers):
         yield f"blk.{i}.attn_q.weight", attended, shape.hidden
         yield f"blk.{i}.attn_k.weight", keys, shape.hidden
@@ -63,7 +64,7 @@ def matrices(shape: Shape) -> Iterator[tuple[str, int, int]]:
         yield f"blk.{i}.ffn_up.weight", shape.inner, shape.hidden
         yield f"blk.{i}.ffn_down.weight", shape.hidden, shape.inner
     if not shape.tied:
-        yield "output.weight", VOCAB_SIZE, shape.hidden
+        yield "output.weight", shape.vocab_size, shape.hidden
 
 
 def kind_of(name: str, file_type: str, num_layers: int) -> gguf.GGMLQuantizationType:
@@ -98,7 +99,7 @@ def write(path: Path, shape: Shape, file_type: str) -> None:
     """Write a file; a matrix at a time is in memory."""
     writer = gguf.GGUFWriter(path, "llama")
     add_settings(writer, shape)
-    add_tokenizer(writer)
+    add_tokenizer(writer, shape.vocab_size)
     kinds = {name: kind_of(name, file_type, shape.layers) for name, _, _ in matrices(shape)}
     norms = ["output_norm.weight"]
     for i in range(shape.layers):
@@ -134,16 +135,16 @@ def add_settings(writer: Any, shape: Shape) -> None:
     writer.add_rope_dimension_count(shape.head_dim)
     writer.add_rope_freq_base(500000.0)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(VOCAB_SIZE)
+    writer.add_vocab_size(shape.vocab_size)
 
 
-def add_tokenizer(writer: Any) -> None:
+def add_tokenizer(writer: Any, vocab_size: int) -> None:
     """The default model's, and unused tokens behind its own."""
     model = find_default_model()
     assert model is not None
     known = GgufFile(model).metadata
     tokens = known["tokenizer.ggml.tokens"]
-    more = VOCAB_SIZE - len(tokens)
+    more = vocab_size - len(tokens)
     writer.add_tokenizer_model(known["tokenizer.ggml.model"])
     writer.add_tokenizer_pre(known["tokenizer.ggml.pre"])
     writer.add_token_list([*tokens, *(f"<unused {i}>" for i in range(more))])
