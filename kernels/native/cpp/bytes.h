@@ -50,19 +50,20 @@ template <int N> RL_INLINE B64 words_left(B64 x) {
 
 #else
 
-struct B64 { uint8_t v[64]; };
+struct B64 { W4 v[4]; };
 
-#define RL_EACH(expression)                           \
-  B64 r;                                              \
-  for (int i = 0; i < 64; ++i) r.v[i] = (expression); \
+#define RL_EACH(expression)                          \
+  B64 r;                                             \
+  for (int i = 0; i < 4; ++i) r.v[i] = (expression); \
   return r
-RL_INLINE B64 load_bytes(const uint8_t* p) { RL_EACH(p[i]); }
+typedef uint16_t H8 __attribute__((vector_size(16)));
+RL_INLINE B64 load_bytes(const uint8_t* p) { RL_EACH(load_vector<W4>(p + 16 * i)); }
 RL_INLINE void store_bytes(uint8_t* p, B64 x) { std::memcpy(p, x.v, 64); }
-RL_INLINE B64 set1_bytes(int x) { RL_EACH(static_cast<uint8_t>(x)); }
+RL_INLINE B64 set1_bytes(int x) { RL_EACH(all4_int(int32_t(uint32_t(uint8_t(x)) * 0x01010101u))); }
 RL_INLINE B64 bit_and(B64 x, B64 y) { RL_EACH(x.v[i] & y.v[i]); }
 RL_INLINE B64 bit_or(B64 x, B64 y) { RL_EACH(x.v[i] | y.v[i]); }
-template <int N> RL_INLINE B64 words_right(B64 x) { RL_EACH(static_cast<uint8_t>(x.v[i] >> N)); }
-template <int N> RL_INLINE B64 words_left(B64 x) { RL_EACH(static_cast<uint8_t>(x.v[i] << N)); }
+template <int N> RL_INLINE B64 words_right(B64 x) { RL_EACH(W4(H8(x.v[i]) >> N)); }
+template <int N> RL_INLINE B64 words_left(B64 x) { RL_EACH(W4(H8(x.v[i]) << N)); }
 #undef RL_EACH
 
 #endif
@@ -91,11 +92,8 @@ RL_INLINE I16 dot(I16 total, B64 x, const int8_t* values) {
   return {_mm256_add_epi32(total.a, _mm256_madd_epi16(_mm256_maddubs_epi16(x.a, four), ones)),
           _mm256_add_epi32(total.b, _mm256_madd_epi16(_mm256_maddubs_epi16(x.b, four), ones))};
 #else
-  const int32_t a = values[0], b = values[1], c = values[2], d = values[3];
-  for (int i = 0; i < 16; ++i) {
-    const uint8_t* w = x.v + 4 * i;
-    total.v[i] += a * w[0] + b * w[1] + c * w[2] + d * w[3];
-  }
+  const int32_t four = four_of(values);
+  for (int i = 0; i < 4; ++i) total.v[i] = dot_words(total.v[i], x.v[i], four);
   return total;
 #endif
 }

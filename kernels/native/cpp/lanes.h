@@ -7,6 +7,8 @@
 
 namespace rl {
 
+#if !RL_PORTABLE
+
 // Each lane's partner: lane i gets lane i ^ H. H is 1, 2, 4 or 8.
 template <int H>
 RL_INLINE F16 swapped(F16 x) {
@@ -15,16 +17,12 @@ RL_INLINE F16 swapped(F16 x) {
   if constexpr (H == 2) return {_mm512_permute_ps(x.v, 0x4e)};
   if constexpr (H == 4) return {_mm512_shuffle_f32x4(x.v, x.v, 0xb1)};
   if constexpr (H == 8) return {_mm512_shuffle_f32x4(x.v, x.v, 0x4e)};
-#elif RL_AVX2
+#else
   if constexpr (H == 1) return {_mm256_permute_ps(x.a, 0xb1), _mm256_permute_ps(x.b, 0xb1)};
   if constexpr (H == 2) return {_mm256_permute_ps(x.a, 0x4e), _mm256_permute_ps(x.b, 0x4e)};
   if constexpr (H == 4)
     return {_mm256_permute2f128_ps(x.a, x.a, 1), _mm256_permute2f128_ps(x.b, x.b, 1)};
   if constexpr (H == 8) return {x.b, x.a};
-#else
-  F16 r;
-  for (int i = 0; i < 16; ++i) r.v[i] = x.v[i ^ H];
-  return r;
 #endif
 }
 
@@ -35,17 +33,15 @@ RL_INLINE F16 butterfly(F16 x) {
 #if RL_AVX512
   constexpr __mmask16 upper = H == 1 ? 0xaaaa : H == 2 ? 0xcccc : H == 4 ? 0xf0f0 : 0xff00;
   return {_mm512_mask_sub_ps(_mm512_add_ps(x.v, other.v), upper, other.v, x.v)};
-#elif RL_AVX2
+#else
   const F16 plus = add(x, other), minus = sub(other, x);
   constexpr int upper = H == 1 ? 0xaa : H == 2 ? 0xcc : 0xf0;
   if constexpr (H == 8) return {plus.a, minus.b};
   return {_mm256_blend_ps(plus.a, minus.a, upper), _mm256_blend_ps(plus.b, minus.b, upper)};
-#else
-  F16 r;
-  for (int i = 0; i < 16; ++i) r.v[i] = i & H ? other.v[i] - x.v[i] : x.v[i] + other.v[i];
-  return r;
 #endif
 }
+
+#endif
 
 RL_INLINE F16 butterflies(F16 x, int64_t block) {
   if (block > 1) x = butterfly<1>(x);

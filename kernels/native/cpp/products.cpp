@@ -2,6 +2,7 @@
 #include "products.h"
 
 #include "grouped.h"
+#include "simd.h"
 
 #include <algorithm>
 #include <cstring>
@@ -38,29 +39,35 @@ int32_t load4(const int8_t* values) {
 
 // ---- any CPU ----------------------------------------------------------------------------------
 
-void portable_row(const Weight& weight, const int8_t* row, int32_t sum, float* out, int64_t block) {
+template <int R>
+void portable_block(const Weight& weight, const Rows& rows, int64_t row, const Floats& out,
+                    int64_t block) {
+  const int8_t* values = rows.values + row * rows.stride;
   const uint8_t* tile = tiles_of(weight, block);
-  int32_t total[16] = {};
-  for (int64_t four = 0; four < weight.steps * 16; ++four, tile += 64) {
-    const int32_t a = row[4 * four], b = row[4 * four + 1];
-    const int32_t c = row[4 * four + 2], d = row[4 * four + 3];
-    for (int column = 0; column < 16; ++column) {
-      const uint8_t* w = tile + 4 * column;
-      total[column] += a * w[0] + b * w[1] + c * w[2] + d * w[3];
+  W4 total[R][4] = {};
+  for (int64_t four = 0; four < weight.steps * 16; ++four, tile += 64)
+    for (int i = 0; i < R; ++i) {
+      const int32_t own = load4(values + i * rows.stride + 4 * four);
+      for (int quarter = 0; quarter < 4; ++quarter)
+        total[i][quarter] =
+            dot_words(total[i][quarter], load_vector<W4>(tile + 16 * quarter), own);
     }
+  const F16 scale = load(weight.scale + 16 * block);
+  for (int i = 0; i < R; ++i) {
+    const I16 sums{{total[i][0], total[i][1], total[i][2], total[i][3]}};
+    const F16 exact = to_float(sub(sums, set1_int(kOffset * rows.sums[row + i])));
+    store_n(out.data + (row + i) * out.stride + 16 * block, mul(exact, scale),
+            columns_of(weight, block));
   }
-  const float* scale = weight.scale + 16 * block;
-  for (int column = 0; column < columns_of(weight, block); ++column)
-    out[16 * block + column] =
-      static_cast<float>(total[column] - kOffset * sum) * scale[column];
 }
 
 void portable(const Weight& weight, const Rows& rows, const Floats& out, int64_t first,
               int64_t last) {
-  for (int64_t block = first; block < last; ++block)
-    for (int64_t row = 0; row < rows.count; ++row)
-      portable_row(weight, rows.values + row * rows.stride, rows.sums[row],
-                         out.data + row * out.stride, block);
+  for (int64_t block = first; block < last; ++block) {
+    int64_t row = 0;
+    for (; row + 2 <= rows.count; row += 2) portable_block<2>(weight, rows, row, out, block);
+    if (row < rows.count) portable_block<1>(weight, rows, row, out, block);
+  }
 }
 
 #endif

@@ -285,87 +285,12 @@ RL_INLINE float max_lane(F16 x) {
 }
 #undef RL_BOTH
 
-#else  // portable
+#endif
 
-struct F16 { float v[16]; };
-struct I16 { int32_t v[16]; };
-struct M16 { bool m[16]; };
-
-#define RL_EACH(type, expression)                     \
-  type r;                                             \
-  for (int i = 0; i < 16; ++i) r.v[i] = (expression); \
-  return r
-RL_INLINE F16 set1(float x) { RL_EACH(F16, x); }
-RL_INLINE F16 zero() { return set1(0.0f); }
-RL_INLINE F16 load(const float* p) { RL_EACH(F16, p[i]); }
-RL_INLINE void store(float* p, F16 a) { std::memcpy(p, a.v, sizeof a.v); }
-RL_INLINE F16 add(F16 a, F16 b) { RL_EACH(F16, a.v[i] + b.v[i]); }
-RL_INLINE F16 sub(F16 a, F16 b) { RL_EACH(F16, a.v[i] - b.v[i]); }
-RL_INLINE F16 mul(F16 a, F16 b) { RL_EACH(F16, a.v[i] * b.v[i]); }
-RL_INLINE F16 div(F16 a, F16 b) { RL_EACH(F16, a.v[i] / b.v[i]); }
-RL_INLINE F16 sqrt(F16 a) { RL_EACH(F16, std::sqrt(a.v[i])); }
-RL_INLINE F16 max(F16 a, F16 b) { RL_EACH(F16, a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
-RL_INLINE F16 min(F16 a, F16 b) { RL_EACH(F16, a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
-RL_INLINE F16 fma(F16 a, F16 b, F16 c) { RL_EACH(F16, std::fma(a.v[i], b.v[i], c.v[i])); }
-RL_INLINE F16 fnma(F16 a, F16 b, F16 c) { RL_EACH(F16, std::fma(-a.v[i], b.v[i], c.v[i])); }
-RL_INLINE F16 abs(F16 a) { RL_EACH(F16, std::fabs(a.v[i])); }
-RL_INLINE M16 less(F16 a, F16 b) {
-  M16 r;
-  for (int i = 0; i < 16; ++i) r.m[i] = a.v[i] < b.v[i];
-  return r;
-}
-RL_INLINE F16 select(M16 m, F16 a, F16 b) { RL_EACH(F16, m.m[i] ? a.v[i] : b.v[i]); }
-RL_INLINE M16 first_n(int n) {
-  M16 r;
-  for (int i = 0; i < 16; ++i) r.m[i] = i < n;
-  return r;
-}
-RL_INLINE F16 load_n(const float* p, int n) { RL_EACH(F16, i < n ? p[i] : 0.0f); }
-RL_INLINE void store_n(float* p, F16 a, int n) {
-  for (int i = 0; i < 16 && i < n; ++i) p[i] = a.v[i];
-}
-
-RL_INLINE I16 set1_int(int32_t x) { RL_EACH(I16, x); }
-RL_INLINE I16 load_int(const int32_t* p) { RL_EACH(I16, p[i]); }
-RL_INLINE void store_int(int32_t* p, I16 a) { std::memcpy(p, a.v, sizeof a.v); }
-RL_INLINE I16 add(I16 a, I16 b) { RL_EACH(I16, int32_t(uint32_t(a.v[i]) + uint32_t(b.v[i]))); }
-RL_INLINE I16 sub(I16 a, I16 b) { RL_EACH(I16, int32_t(uint32_t(a.v[i]) - uint32_t(b.v[i]))); }
-RL_INLINE I16 mul(I16 a, I16 b) { RL_EACH(I16, int32_t(uint32_t(a.v[i]) * uint32_t(b.v[i]))); }
-template <int N> RL_INLINE I16 shift_left(I16 a) { RL_EACH(I16, int32_t(uint32_t(a.v[i]) << N)); }
-RL_INLINE I16 as_int(F16 a) { RL_EACH(I16, int32_t(bits_of(a.v[i]))); }
-RL_INLINE F16 as_float(I16 a) { RL_EACH(F16, float_of(uint32_t(a.v[i]))); }
-RL_INLINE F16 to_float(I16 a) { RL_EACH(F16, float(a.v[i])); }
-RL_INLINE int32_t round_lane(float x) {  // out of range and NaN as x86 converts them
-  return x >= -0x1p31f && x < 0x1p31f ? int32_t(std::nearbyint(x))
-                                      : std::numeric_limits<int32_t>::min();
-}
-RL_INLINE I16 round_to_int(F16 a) { RL_EACH(I16, round_lane(a.v[i])); }
-RL_INLINE I16 load_i8(const int8_t* p) { RL_EACH(I16, p[i]); }
-RL_INLINE void store_i8(int8_t* p, I16 a) {  // lanes within -128..127
-  for (int i = 0; i < 16; ++i) p[i] = int8_t(a.v[i]);
-}
-
-RL_INLINE F16 load_bf16(const uint16_t* p) { RL_EACH(F16, from_bf16(p[i])); }
-RL_INLINE F16 load_fp16(const uint16_t* p) { RL_EACH(F16, from_fp16(p[i])); }
-RL_INLINE void store_bf16(uint16_t* p, F16 a) {
-  for (int i = 0; i < 16; ++i) p[i] = to_bf16(a.v[i]);
-}
-RL_INLINE void store_fp16(uint16_t* p, F16 a) {
-  for (int i = 0; i < 16; ++i) p[i] = to_fp16(a.v[i]);
-}
-
-RL_INLINE float sum(F16 a) {
-  for (int half = 8; half; half /= 2)
-    for (int i = 0; i < half; ++i) a.v[i] = a.v[i] + a.v[i + half];
-  return a.v[0];
-}
-RL_INLINE float max_lane(F16 a) {
-  for (int half = 8; half; half /= 2)
-    for (int i = 0; i < half; ++i) a.v[i] = a.v[i] > a.v[i + half] ? a.v[i] : a.v[i + half];
-  return a.v[0];
-}
-#undef RL_EACH
-
+#if RL_PORTABLE
+}  // namespace rl
+#include "simd_any.h"
+namespace rl {
 #endif
 
 // A storage type by the code that C callers give.
