@@ -1,7 +1,6 @@
 // Weights over memory that the caller keeps, such as a mapped file: nothing is packed or copied.
-#include <new>
-
 #include "grouped.h"
+#include "guard.h"
 #include "weights.h"
 
 namespace rl {
@@ -26,11 +25,12 @@ extern "C" {
 // read and must outlive it. Null where they are not as many as such a weight takes, or without
 // memory.
 rl::Weight* rl_grouped_over(int kind, uint8_t* memory, int64_t bytes, int64_t out, int64_t in) {
-  const rl::Format format = rl::format_of(kind);
-  if (!format.bits || in % format.block) return nullptr;
-  const rl::Weight weight = rl::over(format, kind, out, in, memory);
-  if (static_cast<int64_t>(weight.bytes) != bytes) return nullptr;
-  return new (std::nothrow) rl::Weight(weight);
+  return rl::made([&]() -> rl::Weight* {
+    const rl::Format format = rl::format_of(kind);
+    if (!format.bits || in % format.block) return nullptr;
+    const rl::Weight weight = rl::over(format, kind, out, in, memory);
+    return static_cast<int64_t>(weight.bytes) == bytes ? new rl::Weight(weight) : nullptr;
+  });
 }
 
 // The bytes that a weight consists of, and in *bytes how many.

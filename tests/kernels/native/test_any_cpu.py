@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from radixlang.kernels.native.build import FLAGS, HERE, find_compiler
+from radixlang.kernels.native.build import FLAGS, SOURCES, find_compiler
 
 PROGRAM = r"""
 #include <cmath>
@@ -133,7 +133,16 @@ def test_every_operation_is_exact(tmp_path: Path, more: tuple[str, ...]) -> None
         pytest.skip("there is no C++ compiler")
     source, program = tmp_path / "lanes.cpp", tmp_path / "lanes"
     source.write_text(PROGRAM, "utf-8")
-    command = [*compiler.split(), *FLAGS, *more, "-I", str(HERE), str(source), "-o", str(program)]
+    command = [
+        *compiler.split(),
+        *FLAGS,
+        *more,
+        "-I",
+        str(SOURCES),
+        str(source),
+        "-o",
+        str(program),
+    ]
     subprocess.run(command, check=True, timeout=120)
     done = subprocess.run([program], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "all bits are right\n")

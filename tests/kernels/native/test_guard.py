@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from radixlang.kernels.native.build import FLAGS, HERE, find_compiler
+from radixlang.kernels.native.build import FLAGS, SOURCES, find_compiler
 
 # C functions that only read, free or hand out an address: there is nothing in them that can throw
 CANNOT_FAIL = {
     "rl_attention_free", "rl_attention_num_rows", "rl_attention_positions",
     "rl_attention_new_slots", "rl_cpu_isa", "rl_weight_free", "rl_weight_bytes",
-    "rl_weight_checksum", "rl_weight_read", "rl_weight_append", "rl_grouped_rows",
+    "rl_weight_checksum", "rl_weight_read", "rl_weight_append", "rl_weight_memory",
+    "rl_weight_forget", "rl_grouped_rows",
 }  # fmt: skip
 
 # Bodies that throw on every thread, on one item of many, and in a call within a call.
@@ -78,14 +79,21 @@ def test_an_exception_of_a_body_reaches_the_caller_and_the_team_goes_on(tmp_path
         pytest.skip("there is no C++ compiler")
     source, program = tmp_path / "guard.cpp", tmp_path / "guard"
     source.write_text(PROGRAM, "utf-8")
-    command = [*compiler.split(), *FLAGS, "-I", str(HERE), str(source), str(HERE / "team.cpp")]
+    command = [
+        *compiler.split(),
+        *FLAGS,
+        "-I",
+        str(SOURCES),
+        str(source),
+        str(SOURCES / "team.cpp"),
+    ]
     subprocess.run([*command, "-o", str(program)], check=True, timeout=120)
     done = subprocess.run([program], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "as it should be\n")
 
 
 def test_every_c_function_is_guarded() -> None:
-    sources = "".join(path.read_text("utf-8") for path in sorted(HERE.glob("*.cpp")))
+    sources = "".join(path.read_text("utf-8") for path in sorted(SOURCES.glob("*.cpp")))
     start = r"^(?:const )?[\w:]+[* ]+(rl_\w+)\([^)]*\) (?:try )?\{"
     every = set(re.findall(start, sources, re.M))
     guarded = set(re.findall(start + r"\s*return rl::(?:guarded|made)\(", sources, re.M))
