@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from radixlang.graph.nodes import Adapt, Gen, Graph, RoleBegin, Select, Text
+from radixlang.sampling_params import PARAM_NAMES
 
 How = Literal["served", "emulated", "refused"]
 
@@ -43,9 +44,13 @@ KINDS = {
     "llamacpp": Abilities("llama.cpp", sampling=True),
 }
 OPENAI = Abilities("OpenAI's API", completions=False)
-# parameters that `sampling` stands for
-BEYOND_OPENAI = ("top_k", "min_p", "min_tokens", "repetition_penalty", "ignore_eos",
-                 "stop_token_ids")  # fmt: skip
+_OPENAI_S = {"max_tokens", "temperature", "top_p", "frequency_penalty", "presence_penalty", "stop",
+             "seed", "logprobs", "top_logprobs"}  # fmt: skip
+_BY_OWN_RULES = {"stop_regex", "heal", "logit_bias", "logits"}  # see fields.py
+# parameters that `sampling` stands for: also those that are added some day
+BEYOND_OPENAI = tuple(
+    name for name in PARAM_NAMES if name not in _OPENAI_S and name not in _BY_OWN_RULES
+)
 
 
 def abilities_of(owner: str) -> Abilities:
