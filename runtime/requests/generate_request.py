@@ -33,6 +33,7 @@ from radixlang.runtime.requests.partner import Partner
 from radixlang.runtime.requests.request import Job
 from radixlang.runtime.sampling.row import GREEDY, Bias, SamplingRow
 from radixlang.runtime.sampling.sampler import choose_among, row_logprob
+from radixlang.runtime.sampling.token_counts import SeenTokens, TokenCounts
 from radixlang.runtime.scheduling.kv_manager import Memory
 from radixlang.runtime.scheduling.sequence import TokenIds, TokenSequence
 from radixlang.runtime.speculative.drafts import NO_DRAFT, Drafter
@@ -124,6 +125,7 @@ class GenerateJob(Job):
         self._end_ids = frozenset(() if params.ignore_eos else limits.end_ids)
         self._kept: Kept | None = None
         self._last: Delta | None = None
+        self._counts: TokenCounts | None = None  # of its tokens, once a penalty asks for them
         self._closes = False  # `judge` finds the rest of the text
         self.num_counted = (0, 0)  # generated and forced tokens counted in the statistics
 
@@ -256,9 +258,20 @@ class GenerateJob(Job):
             row.other = self.partner.other_row
         if row.reads_tokens:
             row.prompt_ids = sequence.tokens[: sequence.num_prompt]
-            generated = sequence.tokens[sequence.num_prompt :]
-            row.generated_ids = np.concatenate((generated, sequence.draft[:ahead]))
+            row.generated_ids = sequence.tokens[sequence.num_prompt :]
+            if ahead:
+                row.generated_ids = np.concatenate((row.generated_ids, sequence.draft[:ahead]))
+            elif row.has_penalty:
+                row.tokens_seen = self._seen(row)
         return row
+
+    def _seen(self, row: SamplingRow) -> SeenTokens:
+        """The tokens before the next one, counted from those of the step before on."""
+        counts = self._counts
+        if counts is None or counts.num_prompt != len(row.prompt_ids):  # healing shortens a prompt
+            counts = self._counts = TokenCounts(row.prompt_ids)
+        counts.count(row.generated_ids)
+        return counts.seen
 
     def accept(self, token_id: int, logprob: TokenLogprob | None) -> None:
         """Take a sampled token; sets `ended` if it was the last.

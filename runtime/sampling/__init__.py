@@ -9,8 +9,10 @@ __all__ = [
     "device_sampler",
     "logits_functions",
     "normaliser",
+    "penalties",
     "row",
     "row_table",
     "sampler",
+    "token_counts",
     "wide_rows",
 ]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from radixlang.errors import LogitsError
 from radixlang.protocol import Contrast
+from radixlang.runtime.sampling.token_counts import SeenTokens
 from radixlang.sampling_params import SamplingParams
 
 NO_IDS: NDArray[np.int32] = np.empty(0, np.int32)
@@ -35,7 +36,8 @@ class SamplingRow:
     if penalties are on, or by a function of logits. `bias` are ids and what is added to their
     logits. `changed` float32 [vocab_size] are the logits that such a function gave, and `error` is
     its error. `other` is the branch whose logits are contrasted; `changed` are first those of both,
-    and `own` float32 [vocab_size] the log-probabilities of the row's own branch.
+    and `own` float32 [vocab_size] the log-probabilities of the row's own branch. `tokens_seen` are
+    the tokens so far as counted already; None: they are counted when asked for.
     """
 
     params: SamplingParams
@@ -50,6 +52,12 @@ class SamplingRow:
     error: LogitsError | None = None
     other: OtherRow | None = None
     own: Tensor | None = None
+    tokens_seen: SeenTokens | None = None
+
+    @property
+    def seen(self) -> SeenTokens:
+        """Tokens before this row, each id once, with how often they were generated."""
+        return self.tokens_seen or SeenTokens.of(self.prompt_ids, self.generated_ids)
 
     @property
     def has_penalty(self) -> bool:

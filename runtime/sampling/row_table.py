@@ -16,6 +16,7 @@ from torch import Tensor
 
 from radixlang.kernels.upload import upload
 from radixlang.runtime.sampling.counter_rng import uniform
+from radixlang.runtime.sampling.penalties import Penalties
 from radixlang.runtime.sampling.row import SamplingRow
 
 NO_MASK = -1
@@ -149,38 +150,25 @@ def _without(bitmask: NDArray[np.int32], banned: tuple[int, ...]) -> NDArray[np.
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Columns for single tokens of rows, in the order of the rows; see `RowTable`.
-
-    A token seen twice is there twice: both read the same logit and write the same one.
-    """
+    """Columns for single tokens of rows, in the order of the rows; see `RowTable`."""
 
     arrays: tuple[NDArray[np.generic], ...]  # seen, counted, charges, biased, biases
     starts: NDArray[np.int64]
 
     @classmethod
     def of(cls, rows: Sequence[SamplingRow], vocab_size: int) -> _Columns:
-        pairs: tuple[list[NDArray[np.int64]], ...] = ([_NO_PAIRS], [_NO_PAIRS], [_NO_PAIRS])
-        charges, biases = [_NO_VALUES], [_NO_VALUES]
+        penalties = Penalties.of(rows, vocab_size)
+        pairs, biases = [_NO_PAIRS], [_NO_VALUES]
         counts = np.zeros((3, len(rows)), np.int64)
+        counts[:2] = penalties.sizes
         for place, row in enumerate(rows):
-            params, generated = row.params, row.generated_ids
-            if params.repetition_penalty != 1.0:
-                both = np.concatenate((row.prompt_ids, generated))
-                pairs[0].append(_pairs(place, both[both < vocab_size]))
-                counts[0, place] = pairs[0][-1].shape[1]
-            if params.frequency_penalty or params.presence_penalty:
-                ids, times = np.unique(generated, return_counts=True)
-                pairs[1].append(_pairs(place, ids))
-                charge = params.frequency_penalty * times.astype(np.float32)
-                charges.append((charge + params.presence_penalty).astype(np.float32))
-                counts[1, place] = len(ids)
             if row.bias is not None:
-                pairs[2].append(_pairs(place, row.bias[0]))
+                pairs.append(_pairs(place, row.bias[0]))
                 biases.append(row.bias[1])
                 counts[2, place] = len(row.bias[0])
         starts = np.concatenate((np.zeros((3, 1), np.int64), counts.cumsum(axis=1)), axis=1)
-        seen, counted, biased = (np.concatenate(each, axis=1) for each in pairs)
-        arrays = (seen, counted, np.concatenate(charges), biased, np.concatenate(biases))
+        arrays = (penalties.seen, penalties.counted, penalties.charges,
+                  np.concatenate(pairs, axis=1), np.concatenate(biases))  # fmt: skip
         return cls(arrays, starts)
 
 

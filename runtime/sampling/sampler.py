@@ -22,6 +22,7 @@ from radixlang.runtime.sampling.contrast import drop_implausible, is_contrast_fi
 from radixlang.runtime.sampling.counter_rng import uniform
 from radixlang.runtime.sampling.logits_functions import apply_functions
 from radixlang.runtime.sampling.normaliser import log_normaliser
+from radixlang.runtime.sampling.penalties import Penalties
 from radixlang.runtime.sampling.row import GREEDY, Bias, SamplingRow
 from radixlang.runtime.sampling.wide_rows import invert, likeliest, wide
 from radixlang.sampling_params import SamplingParams
@@ -151,20 +152,23 @@ def _add_bias(logit: Tensor, bias: Bias) -> None:
 
 
 def _apply_penalties(logits: Tensor, rows: list[SamplingRow]) -> None:
-    for logit, row in zip(logits, rows, strict=True):
-        if not row.has_penalty:
-            continue
-        params = row.params
-        if params.repetition_penalty != 1.0:
-            both = np.unique(np.concatenate((row.prompt_ids, row.generated_ids)))
-            seen = _index(both[both < len(logit)], logits)  # a prompt may have ids of the padding
-            value, penalty = logit[seen], params.repetition_penalty
-            logit[seen] = torch.where(value > 0, value / penalty, value * penalty)
-        ids, counts = np.unique(row.generated_ids, return_counts=True)
-        times = torch.from_numpy(counts).to(logits)
-        logit[_index(ids, logits)] -= (
-            params.frequency_penalty * times + params.presence_penalty
-        )  # fmt: skip
+    """Change the logits of tokens that were there before, those of all rows in one operation."""
+    if not any(row.has_penalty for row in rows):
+        return
+    penalties = Penalties.of(rows, logits.shape[1])
+    if penalties.seen.shape[1]:
+        row, token = _on(logits, penalties.seen)
+        each = np.array([row.params.repetition_penalty for row in rows], np.float32)
+        value, penalty = logits[row, token], _on(logits, np.repeat(each, penalties.sizes[0]))
+        logits[row, token] = torch.where(value > 0, value / penalty, value * penalty)
+    if penalties.counted.shape[1]:
+        row, token = _on(logits, penalties.counted)
+        logits[row, token] -= _on(logits, penalties.charges)
+
+
+def _on(like: Tensor, values: NDArray[np.generic]) -> Tensor:
+    """An array as a tensor where another one is."""
+    return torch.from_numpy(values).to(like.device)
 
 
 def _apply_masks(logits: Tensor, rows: list[SamplingRow]) -> None:
@@ -302,7 +306,3 @@ def _tops(logits: Tensor, normaliser: Tensor, num: int) -> list[tuple[tuple[int,
 
 def _column(values: Sequence[float], like: Tensor) -> Tensor:
     return torch.tensor(values, dtype=like.dtype, device=like.device).unsqueeze(1)
-
-
-def _index(ids: NDArray[np.int32], like: Tensor) -> Tensor:
-    return torch.from_numpy(ids.astype(np.int64)).to(like.device)
