@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format pages clean
+.PHONY: help demo test test-gpu-path check format pages clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -20,6 +20,10 @@ demo: $(VENV)/.model  ## install, fetch the model, run examples/quick_start.py
 test: $(VENV)/.test  ## install what tests need and run them all
 	$(BIN)/python -m pytest
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/kernels/interp
+
+test-gpu-path: $(VENV)/.test  ## the runtime's suite on a GPU whose kernels are plain torch
+	$(BIN)/python -m pytest -p tests.runtime.gpu.stubbed_gpu \
+	  tests/contract tests/runtime/adapters tests/runtime/cache tests/runtime/test_*.py
 
 check: $(VENV)/.test  ## ruff, mypy, and a user's program under mypy and pyright
 	$(BIN)/ruff check .
