@@ -111,7 +111,9 @@ class EngineCore:
             branches.serving.vocab_size,
             device,
             max_logit_rows,
+            self._finish_late,
         )
+        self._is_owed = False  # the last round's news are told while the next step runs
         self.inbox = Inbox()
         self._thread: threading.Thread | None = None
         self._after_end = threading.RLock()  # held by calls made after the thread has ended
@@ -171,7 +173,9 @@ class EngineCore:
                 with self.profile.part("other"):
                     if not self.scheduler.is_idle:
                         self._run_step()
-                    self._finish_round()
+                    self._is_owed = not (self.device.is_host or self.scheduler.is_idle)
+                    if not self._is_owed:
+                        self._finish_round()
         except BaseException as error:
             why = error
             log.critical("the engine's thread ends", exc_info=True)
@@ -262,6 +266,13 @@ class EngineCore:
         self.runner.forget_plan()
         for job in {job_of(sequence) for sequence in self._step.sequences}:
             self.requests.fail_job(job, step_error(error, self._step.num_rows))
+
+    def _finish_late(self) -> None:
+        """Tell the last round's news, if that was left for now: the device computes meanwhile."""
+        if self._is_owed:
+            self._is_owed = False
+            with torch.inference_mode(False):  # callbacks are not a part of the step
+                self._finish_round()
 
     def _finish_round(self) -> None:
         """Publish statistics, then resolve futures."""

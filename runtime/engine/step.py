@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -63,7 +63,7 @@ class _Progress:
 
     def recorded(self) -> range:
         """Positions whose logits the job needs, without the sampled one."""
-        sequence, stop = self.sequence, self.stop
+        sequence, stop = self.sequence, self.start + self.num_rows
         if stop == sequence.num_tokens and sequence.job.samples:
             stop -= 1
         return range(max(sequence.first_logit, self.start), stop)
@@ -79,6 +79,8 @@ class Step:
 
     Args:
         max_logit_rows: rows of logits in memory at once.
+        meanwhile: work on the host that need not wait for a step; called once in each, when all
+            is launched and before its tokens are waited for.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Step:
         vocab_size: int,
         device: Device,
         max_logit_rows: int,
+        meanwhile: Callable[[], None],
     ) -> None:
         self._requests = requests
         self._scheduler = requests.scheduler
@@ -101,6 +104,7 @@ class Step:
         self._device = device
         self._sampler = StepSampler(device, self._logits, vocab_size, max_logit_rows)
         self._max_logit_rows = max_logit_rows
+        self._meanwhile = meanwhile
         self._masks = Masks()
         self.num_rows = 0  # of the current step, drafts included
         self.sequences: list[TokenSequence] = []  # that the current step computes
@@ -181,13 +185,12 @@ class Step:
 
         Rows of several sequences share one product, up to the most that a part may have.
         """
-        if self._device.is_host or any(each.recorded() for each in work):
-            flags = is_finite.tolist()  # else they come with the tokens, in one transfer
-            for each in work:
-                each.judge(flags)
+        recording = [each for each in work if each.recorded()]
+        if self._device.is_host or recording:
+            _judge(work, is_finite.tolist())  # else they come with the tokens, in one transfer
         parts: list[tuple[_Progress, range]] = []
         num_rows = 0
-        for each in work:
+        for each in recording:
             recorded = each.recorded() if each.is_finite and each.sequence.is_running else range(0)
             while recorded:
                 taken = recorded[: self._max_logit_rows - num_rows]
@@ -233,9 +236,8 @@ class Step:
         asked = [(each, rows) for each in work if (rows := self._rows(each))]
         index = [at for each, _ in asked for at in each.sampled]
         rows = [row for _, rows in asked for row in rows]
-        got = self._sampler.sample(hidden, index, rows, is_finite)
-        for each in work:
-            each.judge(got.is_finite)
+        got = self._sampler.sample(hidden, index, rows, is_finite, self._meanwhile)
+        _judge(work, got.is_finite)
         tokens, errors = got.sampled, [row.error for row in rows]
         rest = zip(
             tokens.token_ids, tokens.is_finite, tokens.is_allowed, tokens.logprobs, errors,
@@ -335,7 +337,7 @@ class Step:
                 raise no_token_left(job)
             num_before = sequence.num_tokens
             job.accept(token_id, logprob)
-            if job.ended is not None:
+            if job.ended is not None or num_kept == len(draft):
                 break
             new = sequence.tokens[num_before:]  # with the tokens that a constraint forces after it
             num_same = num_common_tokens(as_edge(new), as_edge(draft[num_kept:]))
@@ -362,6 +364,13 @@ class Step:
             if job.is_ready and job.branch.job is job:
                 self._requests.finish_job(job)
                 self._requests.advance(*job.branches)
+
+
+def _judge(work: list[_Progress], is_finite: list[bool]) -> None:
+    """Note which sequences have rows that are not finite, of the model's rows."""
+    if not all(is_finite):
+        for each in work:
+            each.judge(is_finite)
 
 
 def _not_finite(sequence: TokenSequence) -> NumericalError:

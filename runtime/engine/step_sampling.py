@@ -36,18 +36,26 @@ class StepSampler:
         self._max_rows = max_rows
 
     def sample(
-        self, hidden: Tensor, index: Sequence[int], rows: Sequence[SamplingRow], is_finite: Tensor
+        self,
+        hidden: Tensor,
+        index: Sequence[int],
+        rows: Sequence[SamplingRow],
+        is_finite: Tensor,
+        meanwhile: Callable[[], None],
     ) -> StepTokens:
         """One token for each row.
 
         Args:
+            meanwhile: called while a device computes, before its tokens are waited for.
             hidden: [num_rows, hidden_size], a step's output.
             index: the rows of it to sample from, one for each of `rows`.
             is_finite: bool [num_tokens] of the model's rows; fetched with the tokens.
         """
         if not rows:
+            meanwhile()
             return StepTokens(Sampled([], [], [], []), is_finite.tolist())
         if self._device.is_host or not all(_is_known(row) for row in rows):
+            meanwhile()
             return StepTokens(self._by_parts(hidden, index, rows), is_finite.tolist())
         return sample_step(
             hidden,
@@ -57,6 +65,7 @@ class StepSampler:
             is_finite,
             self._vocab_size,
             max_rows=self._max_rows,
+            meanwhile=meanwhile,
         )
 
     def _by_parts(

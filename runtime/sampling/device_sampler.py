@@ -66,6 +66,7 @@ def sample_step(
     vocab_size: int,
     *,
     max_rows: int,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> StepTokens:
     """Choose the tokens of some rows of a step's output.
 
@@ -76,6 +77,7 @@ def sample_step(
         is_finite: bool [num_tokens], downloaded with the tokens.
         vocab_size: ids that a token may have.
         max_rows: rows of logits in memory at once.
+        meanwhile: called when all is launched, before the tokens are waited for.
     """
     where = np.array(index, np.int64)
     is_whole = len(where) == len(hidden) and bool((np.diff(where, prepend=-1) == 1).all())
@@ -93,6 +95,7 @@ def sample_step(
         del logits  # free them before the next part takes as much
     width = parts[0].shape[1]
     words = torch.cat([*(part.reshape(-1) for part in parts), is_finite.to(torch.int32)])
+    meanwhile()
     host = words.cpu().numpy()  # the one wait for the device
     flags = host[len(rows) * width :].astype(bool).tolist()
     return StepTokens(_sampled(host[: len(rows) * width].reshape(-1, width), rows, num_top), flags)

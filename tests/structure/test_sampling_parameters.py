@@ -57,7 +57,8 @@ def test_a_new_parameter_is_left_to_the_general_sampler(monkeypatch: pytest.Monk
     for params in (WithNew(), WithNew(typical_p=0.9), SamplingParams(top_k=3)):
         rows = [SamplingRow(params, seed=1, index=0)]
         before = len(taken)
-        got = sampler.sample(torch.arange(8.0)[None], [0], rows, torch.ones(1, dtype=torch.bool))
+        finite = torch.ones(1, dtype=torch.bool)
+        got = sampler.sample(torch.arange(8.0)[None], [0], rows, finite, lambda: None)
         assert len(got.sampled.token_ids) == 1
         assert (len(taken) > before) == (getattr(params, "typical_p", 1.0) == 1.0)
 
