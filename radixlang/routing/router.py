@@ -1,15 +1,13 @@
 """The router: a request goes where it is expected to end first.
 
 What a worker has to do is counted in tokens of a prompt: those of the request that it does not
-hold, or what it costs to fetch their keys and values from another worker, after all that it has
-been sent and has not finished. So a long shared prefix attracts its requests until the queue before
-it costs more than computing, or fetching, the prefix once more (compare Preble, Srivatsa et al.,
-2024).
+hold, after all that it has been sent and has not finished. So a long shared prefix attracts its
+requests until the queue before it costs more than computing the prefix once more (compare Preble,
+Srivatsa et al., 2024).
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from radixlang.routing.prefix_summary import TOKEN_BYTES, PrefixSummary
@@ -23,16 +21,12 @@ class Costs:
 
     Attributes:
         generated: one generated token, in a batch of usual size.
-        moved: keys and values of one token, from one worker to another.
-        move: one transfer, however small.
-        copied: a token that another worker holds already, beyond computing or moving it: a second
-            copy takes the place of something else.
+        copied: a token that another worker holds already, beyond computing it: a second copy takes
+            the place of something else.
         copy: the most that a second copy costs so.
     """
 
     generated: float = 4.0
-    moved: float = 0.0
-    move: float = math.inf  # until it has been measured
     copied: float = 3.0
     copy: float = 256.0
 
@@ -59,16 +53,12 @@ class Route:
     Attributes:
         worker: who runs the request.
         num_held: how many of the prompt's first tokens it holds.
-        source: a worker whose keys and values of the tokens up to `num_fetched` are to be fetched
-            first; None if the worker computes what it does not hold.
         load: tokens by which it is busier until `finished`.
     """
 
     worker: int
     num_held: int
-    source: int | None = None
-    num_fetched: int = 0
-    load: float = 0.0
+    load: float
 
 
 class Router:
@@ -88,20 +78,20 @@ class Router:
             return None
         num_tokens = len(request.path) // TOKEN_BYTES
         held = self.summary.held(request.root, request.path)
-        idlest = min(self.alive, key=self._busyness)
-        holders = [each for each in self.alive if held[each]]
-        most = max(holders, key=held.__getitem__, default=idlest)
-        costs = {each: self._to_get(num_tokens, held[each], held[most])
-                 for each in (*holders, idlest)}  # fmt: skip
-        ends = {each: (self.loads[each] + cost, *self._busyness(each))
-                for each, cost in costs.items()}  # fmt: skip
-        worker = min(ends, key=ends.__getitem__)
-        fetches = self._moves(held[worker], held[most])
-        load = costs[worker] + self.costs.generated * self._expected(request.max_new)
+        most = max(held[each] for each in self.alive)
+        # of those that hold as much, only the least busy may be chosen
+        idlest: dict[int, tuple[float, int, int]] = {}
+        for each in self.alive:
+            busyness = self.loads[each], self.summary.num_tokens[each], each
+            if held[each] not in idlest or busyness < idlest[held[each]]:
+                idlest[held[each]] = busyness
+        costs = {each: self._to_compute(num_tokens, each, most) for each in idlest}
+        here = min(idlest, key=lambda each: (idlest[each][0] + costs[each], idlest[each]))
+        worker = idlest[here][-1]
+        load = costs[here] + self.costs.generated * self._expected(request.max_new)
         self.loads[worker] += load
         self.summary.insert(worker, request.root, request.path)
-        source, num_fetched = (most, held[most]) if fetches else (None, 0)
-        return Route(worker, held[worker], source, num_fetched, load)
+        return Route(worker, here, load)
 
     def finished(self, route: Route, num_new: int | None = None) -> None:
         """Note that a request has ended, with so many generated tokens if it generates."""
@@ -126,22 +116,10 @@ class Router:
         self.loads[worker] = 0.0
         self.summary.forget(worker)
 
-    def _busyness(self, worker: int) -> tuple[float, int, int]:
-        return self.loads[worker], self.summary.num_tokens[worker], worker
-
-    def _to_get(self, num_tokens: int, held: int, elsewhere: int) -> float:
-        """The least cost of having a whole prompt, with `held` tokens of it here."""
-        missing = max(0, elsewhere - held)
-        copy = min(self.costs.copy, self.costs.copied * missing)
-        got = self._to_move(missing) if self._moves(held, elsewhere) else missing
-        return copy + got + num_tokens - held - missing
-
-    def _moves(self, held: int, elsewhere: int) -> bool:
-        """Whether fetching what another worker holds beyond `held` costs less than computing it."""
-        return elsewhere > held and self._to_move(elsewhere - held) < elsewhere - held
-
-    def _to_move(self, num_tokens: int) -> float:
-        return self.costs.move + self.costs.moved * num_tokens
+    def _to_compute(self, num_tokens: int, held: int, elsewhere: int) -> float:
+        """The cost of having a whole prompt where `held` tokens of it are."""
+        copy = min(self.costs.copy, self.costs.copied * (elsewhere - held))
+        return num_tokens - held + copy
 
     def _expected(self, max_new: int) -> float:
         return min(max_new, self._mean_new) if self._num_finished else float(max_new)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from radixlang.routing import Costs, RoutedRequest, Router
+from radixlang.routing import RoutedRequest, Router
 
 HEADER = list(range(1000, 2000))
 
@@ -79,19 +79,3 @@ def test_a_lost_worker_is_sent_nothing_and_holds_nothing() -> None:
     router.lost(1 - first)
     assert router.route(request(HEADER)) is None
     assert router.summary.num_nodes == 0
-
-
-def test_keys_and_values_are_fetched_where_that_costs_less_than_computing() -> None:
-    def second_route(costs: Costs) -> tuple[int | None, int]:
-        router = Router(2, costs)
-        first = router.route(request([*HEADER, 1], max_new=1000))
-        second = router.route(request([*HEADER, 2], max_new=1000))
-        assert first is not None
-        assert second is not None
-        assert first.worker != second.worker
-        return second.source, second.num_fetched
-
-    assert second_route(Costs(move=50, moved=0.1)) == (0, 1000)
-    assert second_route(Costs(move=50, moved=0.99)) == (None, 0)
-    assert second_route(Costs(move=2000, moved=0.1)) == (None, 0)
-    assert second_route(Costs()) == (None, 0)  # nothing is known of what a transfer costs
