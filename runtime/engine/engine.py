@@ -224,6 +224,7 @@ class EngineCore:
 
     def _run_step(self) -> None:
         self.requests.expire()
+        self.scheduler.give_up_reading()
         is_too_large = False
         try:
             with often():

@@ -70,6 +70,10 @@ class ReadAhead:
     def __len__(self) -> int:
         return len(self._held)
 
+    def holds(self, sequence: TokenSequence) -> bool:
+        """Whether a sequence waits for its prompt to be read."""
+        return sequence in self._held
+
     def queue(self, sequence: TokenSequence) -> bool:
         """Look up a sequence that may have to wait; True if it is held until that is done."""
         most = self._memory.pool.num_slots * MAX_AHEAD_SHARE

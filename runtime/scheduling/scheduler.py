@@ -331,10 +331,15 @@ class Scheduler:
         """The next of the queue; before it one whose partner runs, and can only wait for it."""
         for each in self.running:
             other = each.partner
-            if other is not None and not (other.is_running or other in self.parked):
+            if other is not None and not (other.is_running or self._is_away(other)):
                 self.waiting.remove(other)
                 return other
         return self.waiting.pop()
+
+    def _is_away(self, sequence: TokenSequence) -> bool:
+        """Whether a sequence waits elsewhere than in the queue."""
+        is_read = self.read_ahead is not None and self.read_ahead.holds(sequence)
+        return is_read or sequence in self.parked
 
     @property
     def _all_held(self) -> bool:

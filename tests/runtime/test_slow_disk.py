@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from radixlang.errors import CancelledError, DeadlineError
+from radixlang.protocol import Contrast
 from radixlang.runtime.disk.block_store import BlockStore, TokenBlock
 from radixlang.runtime.disk.block_writer import BlockWriter
 from radixlang.runtime.disk.buffers import Buffers
@@ -83,6 +84,27 @@ def test_one_that_runs_goes_on_while_another_prompt_is_read(
     running.cancel()
 
 
+def test_two_that_advance_together_wait_for_the_one_that_is_read(
+    make_runtime: Callable[..., Any], tmp_path: Path
+) -> None:
+    """One of a pair runs while the prompt of the other is read."""
+
+    def contrasts(runtime: Any) -> list[tuple[int, ...]]:
+        asked = []
+        for seed in range(10):
+            one, other = runtime.new_branch(), runtime.new_branch()
+            one.extend(prompt_ids(40, seed))
+            other.extend(prompt_ids(90, 100 + seed))
+            asked.append((one.contrast(other, FEW, Contrast(1.5, 0.0)), one, other))
+        return [each.result(TIMEOUT).token_ids for each, *_ in asked]
+
+    expected = contrasts(make_runtime())
+    first = make_runtime(disk=tmp_path)
+    assert contrasts(first) == expected
+    first.close()
+    assert contrasts(make_runtime(disk=tmp_path)) == expected
+
+
 def test_deadlines_and_cancellation_hold_while_a_prompt_is_read(
     make_runtime: Callable[..., Any], tmp_path: Path, gate: Callable[[str], Gate]
 ) -> None:
@@ -115,6 +137,22 @@ def test_a_disk_that_hangs_costs_a_bounded_wait_once(
     assert len(begun(runtime, prompt_ids(200, 2))[1].result(TIMEOUT).token_ids) == 4
     assert not closed.open.is_set()
     runtime.close()
+
+
+def test_a_disk_that_hangs_holds_nobody_while_others_run(
+    make_runtime: Callable[..., Any], tmp_path: Path, gate: Callable[[str], Gate],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("radixlang.runtime.scheduling.read_ahead.MAX_WAIT_S", 0.1)
+    runtime = make_runtime(disk=tmp_path)
+    first = runtime.new_branch()
+    first.extend(prompt_ids(5))
+    running = first.generate(SamplingParams(temperature=0, max_tokens=1500, ignore_eos=True))
+    next(iter(running))
+    gate("read")
+    _, read = begun(runtime, prompt_ids(100, 1))
+    assert len(read.result(TIMEOUT).token_ids) == 4
+    running.cancel()
 
 
 def test_a_lagging_disk_is_written_to_later_and_read_from_memory(
