@@ -12,6 +12,7 @@ import pytest
 from radixlang.serving.config import ServerConfig
 from radixlang.serving.server import serving
 from radixlang.testing import FakeBackend
+from tests.serving.tool_families import Family
 
 Client = Callable[..., openai.OpenAI]
 
@@ -47,3 +48,18 @@ def fake() -> Iterator[FakeBackend]:
     with FakeBackend() as backend:
         yield backend
         assert backend.audit() == []
+
+
+@pytest.fixture
+def family() -> Iterator[Callable[..., Family]]:
+    """Makes backends of a family; a branch that is not released is a leak."""
+    made: list[Family] = []
+
+    def make(*args: Any, **options: Any) -> Family:
+        made.append(Family(*args, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        assert each.audit() == []
+        each.close()
