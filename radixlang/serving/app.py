@@ -45,7 +45,7 @@ class ServerApp:
             title="radixlang", version=radixlang.__version__, docs_url=None, redoc_url=None
         )
         self._metrics = ServerMetrics(backend.stats)
-        context = ServingContext(backend, config)
+        self._context = context = ServingContext(backend, config)
         _add_openai(self.api, context)
         _add_operations(self.api, context, self._metrics)
         add_programs(self.api, backend, config, programs)
@@ -56,6 +56,10 @@ class ServerApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection's event."""
         await self._outer(scope, receive, send)
+
+    def close(self) -> None:
+        """Release what stored replies hold."""
+        self._context.kept.close()
 
 
 def _add_openai(api: FastAPI, context: ServingContext) -> None:

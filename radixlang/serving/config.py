@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from radixlang.errors import ParameterError
 from radixlang.sampling_params import SamplingKeywords, SamplingParams
 
-_POSITIVE = ("max_body_bytes", "max_tokens", "max_choices", "max_requests",
-             "max_requests_per_key", "timeout_s", "body_timeout_s", "shutdown_s")  # fmt: skip
+_POSITIVE = (
+    "max_body_bytes", "max_tokens", "max_choices", "max_requests", "max_requests_per_key",
+    "max_stored", "max_stored_tokens", "stored_s", "timeout_s", "body_timeout_s", "shutdown_s",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,9 @@ class ServerConfig:
         max_choices: most choices of a request, over all its prompts.
         max_requests: requests served at the same time; further ones are told to come again.
         max_requests_per_key: the same for the clients of one key.
+        max_stored: most choices of replies that are kept for requests with `parent_id`.
+        max_stored_tokens: most tokens of these, each counted with its whole prompt.
+        stored_s: seconds without use after which one is dropped.
         timeout_s: seconds after which a request ends, whatever its client asks for.
         body_timeout_s: seconds in which a body must have arrived.
         shutdown_s: seconds that running requests have to end when the server is told to stop.
@@ -46,6 +51,9 @@ class ServerConfig:
     max_choices: int = 256
     max_requests: int = 512
     max_requests_per_key: int = 512
+    max_stored: int = 256
+    max_stored_tokens: int = 1 << 18
+    stored_s: float = 600.0
     timeout_s: float = 600.0
     body_timeout_s: float = 30.0
     shutdown_s: float = 30.0

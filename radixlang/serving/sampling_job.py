@@ -100,19 +100,27 @@ class SamplingJob:
 
     def start(
         self, prompts: Sequence[Prompt], num_samples: int, constraint: Any,
-        params_of: Callable[[int], SamplingParams],
+        params_of: Callable[[int], SamplingParams], *,
+        new_root: Callable[[], Branch] | None = None,
+        keep: Callable[[Sample], None] | None = None,
     ) -> None:  # fmt: skip
-        """Begin `num_samples` generations of each prompt."""
+        """Begin `num_samples` generations of each prompt.
+
+        Args:
+            new_root: makes the branches that the prompts are appended to; empty ones by default.
+            keep: takes over the branch of a sample that has ended; by default it is released.
+        """
         for number, pieces in enumerate(prompts):
-            root = self._new_branch(pieces)
+            root = self._new_branch(pieces, new_root)
             branches = [root] if num_samples == 1 else root.fork(num_samples)
             if num_samples > 1:
                 root.release()
             for branch in branches:
                 place = len(self.samples)
                 generation = branch.generate(params_of(place), constraint)
-                self.samples.append(Sample(number, place, branch, generation))
-                generation.when_done(branch.release)
+                sample = Sample(number, place, branch, generation)
+                self.samples.append(sample)
+                generation.when_done(branch.release if keep is None else partial(keep, sample))
 
     async def wait(self) -> None:
         """Wait until every generation has ended.
@@ -153,8 +161,8 @@ class SamplingJob:
         for branch in self._others:
             branch.cancel()
 
-    def _new_branch(self, pieces: Prompt) -> Branch:
-        branch = self.backend.new_branch(namespace=self._namespace)
+    def _new_branch(self, pieces: Prompt, new_root: Callable[[], Branch] | None = None) -> Branch:
+        branch = new_root() if new_root else self.backend.new_branch(namespace=self._namespace)
         for piece in pieces:
             branch.extend(piece)
         return branch

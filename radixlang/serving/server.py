@@ -38,7 +38,7 @@ def serve(
     app = ServerApp(backend, config, programs)
     listener = _listener(config)
     server = _Server(_settings(app, config), app, config)
-    with contextlib.closing(listener), _stops_quietly():
+    with contextlib.closing(app), contextlib.closing(listener), _stops_quietly():
         tell(address_of(listener))
         server.run(sockets=[listener])
 
@@ -82,6 +82,7 @@ def serving(
         server.should_exit = True
         thread.join()
         listener.close()
+        app.close()
 
 
 class _Server(uvicorn.Server):

@@ -20,6 +20,7 @@ _NAMED = {
     "served_name": "model", "max_body_bytes": "max_body_bytes",
     "max_request_tokens": "max_tokens", "max_requests": "max_requests",
     "max_requests_per_key": "max_requests_per_key", "request_timeout": "timeout_s",
+    "max_stored": "max_stored", "max_stored_tokens": "max_stored_tokens", "stored": "stored_s",
     "shutdown": "shutdown_s", "idle_exit": "idle_exit_s",
 }  # fmt: skip
 

@@ -10,12 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from radixlang.constraints.specs import ToolCall
+from radixlang.errors import ParameterError
 from radixlang.json_types import JsonBody
 from radixlang.protocol import Completion, TokenLogprob
 from radixlang.serving.event_stream import unless_gone
 from radixlang.serving.openai_api.asked import sampling_of, seed_of
 from radixlang.serving.openai_api.completions import best
-from radixlang.serving.openai_api.prompts import chat_pieces
+from radixlang.serving.openai_api.prompts import Pieces, chat_pieces
 from radixlang.serving.openai_api.replies import (
     ReplyHead,
     chat_logprobs,
@@ -26,6 +27,7 @@ from radixlang.serving.openai_api.replies import (
 )
 from radixlang.serving.openai_api.schemas import ChatRequest
 from radixlang.serving.openai_api.serving_context import Chunks, ServingContext
+from radixlang.serving.openai_api.stored_replies import StoredTurn
 from radixlang.serving.openai_api.tool_turns import (
     CallStream,
     ToolPlan,
@@ -45,21 +47,37 @@ async def chat(context: ServingContext, body: ChatRequest, request: Request) -> 
     params = sampling_of(body, context.config, context.backend)
     plan = tool_plan(body, context.backend)
     constraint = await context.compiled(body, None if plan is None else plan.constraint)
-    if has_tool_turns(body):
-        pieces = tool_pieces(body, context.backend, plan)
-    else:
-        pieces = chat_pieces(body, context.backend)
     job = context.new_job(body, request)
+    turn = context.stored_turn(body, request, "chat")
     reply = _Reply(context, body, job, plan)
-    async with context.beginning(job):
+    async with context.beginning(job, turn):
+        pieces = _pieces(context, body, turn, plan)
         if body.prompt_logprobs is not None:
             ids = await unless_gone(request.receive, job.read_prompts([pieces]))
             scoring = job.score_prompts(ids, body.prompt_logprobs)
             (reply.scored,) = await unless_gone(request.receive, scoring)
-        job.start([pieces], num_samples, constraint, partial(seed_of, params))
+        job.start(
+            [pieces], num_samples, constraint, partial(seed_of, params),
+            new_root=turn.new_root, keep=turn.keeper(reply.id),
+        )  # fmt: skip
     if body.stream:
         return await context.stream(job, request, reply.chunks())
     return await context.answer(job, request, reply.body)
+
+
+def _pieces(
+    context: ServingContext, body: ChatRequest, turn: StoredTurn, plan: ToolPlan | None
+) -> Pieces:
+    """What is appended for the conversation: all of it, or its turns after a stored reply."""
+    if not has_tool_turns(body):
+        pieces, turn.roles = chat_pieces(body, context.backend, turn.roles)
+        return pieces
+    if turn.parent_id is not None or turn.is_stored:
+        raise ParameterError(
+            "a conversation with tools is written as a whole by the model's template; leave out "
+            "parent_id and store"
+        )
+    return tool_pieces(body, context.backend, plan)
 
 
 class _Reply:
@@ -75,6 +93,11 @@ class _Reply:
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         self._head = ReplyHead("chatcmpl", kind, context.model)
         self.scored: ScoredPrompt | None = None
+
+    @property
+    def id(self) -> str:
+        """The reply's own name."""
+        return self._head.id
 
     def body(self) -> JsonBody:
         """The whole reply."""

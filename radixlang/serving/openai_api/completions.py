@@ -42,8 +42,9 @@ async def complete(context: ServingContext, body: CompletionRequest, request: Re
     params = sampling_of(body, context.config, context.backend)
     constraint = await context.compiled(body)
     job = context.new_job(body, request)
+    turn = context.stored_turn(body, request, "completion")
     reply = _Reply(context, body, prompts, job, num_samples)
-    async with context.beginning(job):
+    async with context.beginning(job, turn):
         pieces = [_pieces(prompt, body) for prompt in prompts]
         num_top = num_prompt_top(body)
         if num_top is not None or is_echo_alone(body):
@@ -52,7 +53,10 @@ async def complete(context: ServingContext, body: CompletionRequest, request: Re
             if num_top is not None:
                 reply.scored = await unless_gone(request.receive, job.score_prompts(ids, num_top))
         if not is_echo_alone(body):
-            job.start(pieces, num_samples, constraint, partial(seed_of, params))
+            job.start(
+                pieces, num_samples, constraint, partial(seed_of, params),
+                new_root=turn.new_root, keep=turn.keeper(reply.id),
+            )  # fmt: skip
     if body.stream:
         return await context.stream(job, request, reply.chunks())
     return await context.answer(job, request, reply.body)
@@ -89,6 +93,11 @@ class _Reply:
             Completion("", (), "length", logprobs=(), usage=Usage(len(ids)))
             for ids in self.prompt_ids for _ in range(self._num_samples)
         ]  # fmt: skip
+
+    @property
+    def id(self) -> str:
+        """The reply's own name."""
+        return self._head.id
 
     def body(self) -> JsonBody:
         """The whole reply."""

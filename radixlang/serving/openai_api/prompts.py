@@ -38,8 +38,11 @@ def completion_prompts(body: CompletionRequest) -> list[str | list[int]]:
     return list(given)
 
 
-def chat_pieces(body: ChatRequest, backend: Backend) -> Pieces:
-    """The pieces of a conversation, up to where the answer begins.
+def chat_pieces(
+    body: ChatRequest, backend: Backend, roles: tuple[str, ...] = ()
+) -> tuple[Pieces, tuple[str, ...]]:
+    """The pieces of a conversation, up to where the answer begins, and the roles of its turns with
+    that of the answer. `roles` are those of the turns before it, the last of which is open.
 
     Raises:
         ParameterError: the model's template refuses the conversation.
@@ -48,8 +51,7 @@ def chat_pieces(body: ChatRequest, backend: Backend) -> Pieces:
     if not turns:
         raise ParameterError("messages is empty; give at least one")
     template = turn_text(backend)
-    pieces: Pieces = []
-    roles: tuple[str, ...] = ()
+    pieces: Pieces = [Markup(template.close(roles))] if roles else []
     for number, turn in enumerate(turns):
         role = role_of(turn)
         is_open = body.continue_final_message and number == len(turns) - 1
@@ -63,7 +65,8 @@ def chat_pieces(body: ChatRequest, backend: Backend) -> Pieces:
             pieces.append(Markup(template.close(roles)))
     if body.add_generation_prompt and not body.continue_final_message:
         pieces.append(Markup(template.open(roles, "assistant", generates=True)))
-    return [piece for piece in pieces if piece]
+        roles += ("assistant",)
+    return [piece for piece in pieces if piece], roles
 
 
 def role_of(turn: ChatTurn) -> str:

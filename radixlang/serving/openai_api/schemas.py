@@ -92,7 +92,9 @@ class SamplingFields(BaseModel):
     stop_regex: str | list[str] | None = None
     heal: bool = False
     timeout_s: float | None = None
+    parent_id: str | None = None
 
+    store: bool | None = None
     user: str | None = None
     metadata: JsonBody | None = None
     service_tier: str | None = None

@@ -21,8 +21,10 @@ from radixlang.serving.event_stream import (
     unless_gone,
 )
 from radixlang.serving.failures import ServingError, TextJSONResponse, error_body
+from radixlang.serving.kept_branches import KeptBranches
 from radixlang.serving.openai_api.asked import constraint_of, num_samples_of
 from radixlang.serving.openai_api.schemas import SamplingFields
+from radixlang.serving.openai_api.stored_replies import StoredTurn
 from radixlang.serving.sampling_job import SamplingJob
 from radixlang.serving.served_backend import ServedBackend
 
@@ -36,6 +38,7 @@ class ServingContext:
         self.backend = backend
         self.config = config
         self.model = config.model or backend.model_name
+        self.kept = KeptBranches(config)
 
     def check_model(self, name: str | None) -> None:
         """Raise a ServingError unless a request names this model, or none."""
@@ -81,14 +84,21 @@ class ServingContext:
             timeout_s = min(timeout_s, body.timeout_s)
         return SamplingJob(self.backend, namespace_of(request, body.cache_salt), timeout_s)
 
+    def stored_turn(self, body: SamplingFields, request: Request, kind: str) -> StoredTurn:
+        """What a request has to do with stored replies; see StoredTurn.of."""
+        namespace = namespace_of(request, body.cache_salt)
+        return StoredTurn.of(body, self.kept, namespace, kind, self.config.stored_s)
+
     @asynccontextmanager
-    async def beginning(self, job: SamplingJob) -> AsyncIterator[None]:
+    async def beginning(self, job: SamplingJob, turn: StoredTurn) -> AsyncIterator[None]:
         """Closes the job if the block fails."""
         try:
             yield
         except BaseException:
             job.close()
             raise
+        finally:
+            turn.close()
 
     async def answer(
         self, job: SamplingJob, request: Request, body_of: Callable[[], JsonBody]
@@ -103,8 +113,11 @@ class ServingContext:
     async def stream(self, job: SamplingJob, request: Request, chunks: Chunks) -> Response:
         """The reply as a stream, once its first chunk is there: until then an error has a status
         of its own."""
-        async with self.beginning(job):
+        try:
             first = await unless_gone(request.receive, anext(chunks))
+        except BaseException:
+            job.close()
+            raise
         return EventStream(_events(first, chunks), job.close)
 
 
