@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ENVIRONMENTS = Path(__file__).resolve().parents[1] / ".peers"
@@ -92,6 +92,23 @@ PEERS = {key: ABLATIONS[key] for key in OURS} | {
     "llama-q4": _llama("llama.cpp q4_0", "q4_0"),
     "sglang": Peer(
         "SGLang", "", cannot_run="its wheel requires CUDA packages (cuda-python, flashinfer)"
+    ),
+}
+
+LOOKUPS = {
+    "ours": ABLATIONS["ours"],
+    "llama-lookup": Peer(
+        "llama.cpp q4_0, its own prompt lookup, one call after another",
+        "llama_cpp_lookup.py",
+        ("q4_0",),
+        "llama",
+        ("llama-cpp-python",),
+    ),
+    "openvino-lookup": replace(
+        PEERS["openvino"], name="OpenVINO GenAI, its own prompt lookup", arguments=("lookup",)
+    ),
+    "vllm-lookup": replace(
+        PEERS["vllm"], name="vLLM fp32, its own drafts by n-grams", arguments=("lookup",)
     ),
 }
 

@@ -3,10 +3,12 @@
     python -m benchmarks.speed                                 # all workloads, the peers at hand
     python -m benchmarks.speed --workloads W1 W2 --runs 3 --json speed.json
     python -m benchmarks.speed --ablations                     # ourselves, a part off at a time
+    python -m benchmarks.speed --lookup                        # the peers guess ahead as well
     python -m benchmarks.speed --install                       # make the peers' environments first
 
 Every peer serves the same GGUF in a process of its own, loaded once. The runs are taken in turn
-(ours, theirs, theirs, ours, …); the table shows medians of wall seconds, and theirs over ours.
+(ours, theirs, theirs, ours, …); the tables show medians of wall seconds, of the processor's seconds
+that a peer's own process took, and theirs over ours. Wall seconds are for a quiet machine.
 Greedy, fixed token counts, the same token ids. Text that repeats itself is easier to guess ahead,
 so `--text` takes another. W6, a tree of thought, is made of GSM8K's questions and answers where
 `--questions` or the variable RADIXLANG_GSM8K names its test set (JSON lines), else of the same
@@ -25,19 +27,19 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.peer_list import ABLATIONS, ENVIRONMENTS, PEERS, Peer, build_flags
+from benchmarks.peer_list import ABLATIONS, ENVIRONMENTS, LOOKUPS, PEERS, Peer, build_flags
 from benchmarks.workloads import WORKLOADS, Text, Workload, corpus, read_text
 
 HERE = Path(__file__).parent
 FRESH = 8191  # tokens between the texts of two runs
-EVERYONE = ABLATIONS | PEERS
+EVERYONE = ABLATIONS | PEERS | LOOKUPS
 
 
 @dataclass(slots=True)
@@ -49,6 +51,7 @@ class Worker:
     process: subprocess.Popen[str]
     version: str
     seconds: dict[str, list[float]] = field(default_factory=dict)
+    processor_seconds: dict[str, list[float]] = field(default_factory=dict)
     peak_bytes: dict[str, int] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
@@ -62,6 +65,7 @@ class Worker:
             self.errors[workload.name] = answer["error"]
             return None
         self.seconds.setdefault(workload.name, []).append(answer["seconds"])
+        self.processor_seconds.setdefault(workload.name, []).append(answer["processor_seconds"])
         self.peak_bytes[workload.name] = answer["peak_bytes"]
         outputs: list[list[int]] = answer["outputs"]
         return outputs
@@ -163,6 +167,7 @@ def measure(
             worker.run(workload)
             if turn < 0:
                 worker.seconds.clear()
+                worker.processor_seconds.clear()
                 worker.errors.clear()
             bar.update(1)
     bar.close()
@@ -174,24 +179,34 @@ def rotated(ids: list[int], by: int) -> list[int]:
     return ids[by:] + ids[:by]
 
 
-def table(workers: Sequence[Worker], names: Sequence[str], missing: dict[str, str]) -> str:
-    """Medians and ratios in Markdown."""
-    ours = workers[0]
+Times = Callable[[Worker], dict[str, list[float]]]
+
+
+def medians(what: str, workers: Sequence[Worker], names: Sequence[str], times: Times) -> list[str]:
+    """A table in Markdown: medians, and their ratios to the first worker's."""
+    ours = times(workers[0])
     lines = [
-        "| median wall seconds (theirs ÷ ours) | " + " | ".join(names) + " |",
+        f"| median {what} (theirs ÷ ours) | " + " | ".join(names) + " |",
         "|---" * (len(names) + 1) + "|",
     ]
     for worker in workers:
-        cells = []
+        theirs, cells = times(worker), []
         for name in names:
-            if name not in worker.seconds:
+            if name not in theirs:
                 cells.append("failed" if name in worker.errors else "not run")
                 continue
-            mine = statistics.median(worker.seconds[name])
-            base = statistics.median(ours.seconds[name]) if name in ours.seconds else mine
-            cells.append(f"{mine:.2f}" if worker is ours else f"{mine:.2f} ({mine / base:.2f}×)")
+            mine = statistics.median(theirs[name])
+            base = statistics.median(ours[name]) if name in ours else mine
+            is_ours = worker is workers[0]
+            cells.append(f"{mine:.2f}" if is_ours else f"{mine:.2f} ({mine / base:.2f}×)")
         lines.append(f"| {worker.peer.name} {worker.version} | " + " | ".join(cells) + " |")
-    lines.append("")
+    return [*lines, ""]
+
+
+def table(workers: Sequence[Worker], names: Sequence[str], missing: dict[str, str]) -> str:
+    """Medians and ratios in Markdown, wall seconds and the processor's."""
+    lines = medians("wall seconds", workers, names, lambda worker: worker.seconds)
+    lines += medians("processor seconds", workers, names, lambda worker: worker.processor_seconds)
     lines += [f"- {name}: {WORKLOADS[name](Text(range(4096))).about}" for name in names]
     for worker in workers:
         lines += [f"- {worker.peer.name}, {n}: {why}" for n, why in worker.errors.items()]
@@ -213,6 +228,10 @@ def main() -> None:
     whom.add_argument(
         "--ablations", dest="peers", action="store_const", const=list(ABLATIONS),
         help="ourselves only, with one part off at a time",
+    )  # fmt: skip
+    whom.add_argument(
+        "--lookup", dest="peers", action="store_const", const=list(LOOKUPS),
+        help="the peers that can guess ahead by looking the prompt up, with that switched on",
     )  # fmt: skip
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--model", type=Path, help="a GGUF file; the default model without it")
@@ -252,8 +271,8 @@ def main() -> None:
     if "W6" in args.workloads:
         print(f"- W6's text: {Path(args.questions).name if args.questions else 'that of the rest'}")
     if args.json:
-        figures = {w.key: {"seconds": w.seconds, "peak_bytes": w.peak_bytes, "version": w.version,
-                           "errors": w.errors} for w in workers}  # fmt: skip
+        kept = ("seconds", "processor_seconds", "peak_bytes", "version", "errors")
+        figures = {w.key: {name: getattr(w, name) for name in kept} for w in workers}
         args.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
 
 

@@ -1,4 +1,7 @@
-"""OpenVINO GenAI: continuous batching with its prefix cache, the GGUF read by itself."""
+"""OpenVINO GenAI: continuous batching with its prefix cache, the GGUF read by itself.
+
+Arguments: the model, and optionally "lookup": its own prompt lookup, with what its sample sets.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import openvino_genai
 from worker import Call, Outputs, by_level, serve
 
 CACHE_GIB = 2
+LOOKUP_TOKENS, LOOKUP_NGRAM = 5, 3
 
 
 def greedy(num_tokens: int) -> openvino_genai.GenerationConfig:
@@ -20,7 +24,14 @@ def greedy(num_tokens: int) -> openvino_genai.GenerationConfig:
     config.max_new_tokens = config.min_new_tokens = num_tokens
     config.ignore_eos = True
     config.do_sample = False
+    if with_lookup():
+        config.num_assistant_tokens, config.max_ngram_size = LOOKUP_TOKENS, LOOKUP_NGRAM
     return config
+
+
+def with_lookup() -> bool:
+    """Whether prompt lookup is on."""
+    return "lookup" in sys.argv[2:]
 
 
 def main() -> None:
@@ -28,7 +39,8 @@ def main() -> None:
     scheduling = openvino_genai.SchedulerConfig()
     scheduling.enable_prefix_caching = True
     scheduling.cache_size = CACHE_GIB
-    pipe = openvino_genai.ContinuousBatchingPipeline(sys.argv[1], scheduling, "CPU")
+    properties = {"prompt_lookup": True} if with_lookup() else {}
+    pipe = openvino_genai.ContinuousBatchingPipeline(sys.argv[1], scheduling, "CPU", properties)
 
     def generate(prompts: list[list[int]], counts: list[int]) -> Outputs:
         tensors = [openvino.Tensor(np.array([prompt], np.int64)) for prompt in prompts]
@@ -40,6 +52,8 @@ def main() -> None:
         for call in calls:
             config = openvino_genai.GenerationConfig()
             config.max_new_tokens, config.do_sample = call.num_tokens, False
+            if with_lookup():
+                config.num_assistant_tokens, config.max_ngram_size = LOOKUP_TOKENS, LOOKUP_NGRAM
             config.structured_output_config = openvino_genai.StructuredOutputConfig(
                 json_schema=json.dumps(schema)
             )

@@ -1,4 +1,7 @@
-"""vLLM's CPU build: continuous batching with its prefix cache, fp32. Argument: a model folder."""
+"""vLLM's CPU build: continuous batching with its prefix cache, fp32.
+
+Arguments: a model folder, and optionally "lookup": its own drafts by n-grams of the prompt.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,17 @@ import vllm
 from vllm.sampling_params import StructuredOutputsParams
 from worker import Call, Outputs, by_level, serve
 
+LOOKUP = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}
+
 
 def main() -> None:
     """Serve workloads. A level's prompts are one call; the cache finds what they share."""
-    engine = vllm.LLM(sys.argv[1], dtype="float32", enable_prefix_caching=True, max_model_len=4096)
+    options: dict[str, Any] = {}
+    if "lookup" in sys.argv[2:]:
+        options["speculative_config"] = LOOKUP
+    engine = vllm.LLM(
+        sys.argv[1], dtype="float32", enable_prefix_caching=True, max_model_len=4096, **options
+    )
 
     def generate(prompts: list[list[int]], counts: list[int]) -> Outputs:
         params = [
