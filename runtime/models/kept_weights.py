@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -44,17 +44,17 @@ def folder_of(model: Path) -> Path | None:
     name = digest([str(model.resolve())])
     folder = root / f"{name}-{digest(_made_from(model))}"
     drop_older(folder)
-    for other in _by_last_use(root):
-        if other.stat().st_mtime < time.time() - UNUSED_S and other != folder:
+    for used_at, other in _by_last_use(root):
+        if used_at < time.time() - UNUSED_S and other != folder:
             shutil.rmtree(other, ignore_errors=True)
-    if folder.exists() and is_own(folder):
+    with suppress(OSError):  # it is not there yet, or somebody else's
         os.utime(folder)
     return folder
 
 
 def kept_bytes(root: Path) -> int:
     """Bytes of all weights that are kept below a folder."""
-    return sum(_size(folder) for folder in _by_last_use(root))
+    return sum(_size(folder) for _, folder in _by_last_use(root))
 
 
 def make_room(folder: Path, num_bytes: int) -> bool:
@@ -64,7 +64,7 @@ def make_room(folder: Path, num_bytes: int) -> bool:
     """
     root = folder.parent
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    others = [other for other in _by_last_use(root) if other != folder]
+    others = [other for _, other in _by_last_use(root) if other != folder]
     while True:
         disk = shutil.disk_usage(root)
         fits = kept_bytes(root) + num_bytes <= disk.total // SHARE
@@ -78,8 +78,11 @@ def make_room(folder: Path, num_bytes: int) -> bool:
 def why_foreign(path: Path) -> str | None:
     """Why a kept file may hold what others wrote; None where only this user can have."""
     for place in (path, path.parent):
-        if not is_own(place):
-            return f"{place} belongs to another user, or others may write to it"
+        try:
+            if not is_own(place):
+                return f"{place} belongs to another user, or others may write to it"
+        except FileNotFoundError:
+            return "another process has just removed it"
     return None
 
 
@@ -115,13 +118,24 @@ def _made_from(model: Path) -> Iterator[str]:
         yield source.read_text("utf-8")
 
 
-def _by_last_use(root: Path) -> list[Path]:
-    """Folders of models, the one that was not used for longest first; what is not ours is not."""
-    if not root.is_dir():
-        return []
-    ours = [path for path in root.iterdir() if _OURS.fullmatch(path.name) and path.is_dir()]
-    return sorted(ours, key=lambda path: path.stat().st_mtime)
+def _by_last_use(root: Path) -> list[tuple[float, Path]]:
+    """When folders of models were used last, and they, the oldest first; what is not ours is not.
+
+    Other processes may remove folders, and files in them, at any time.
+    """
+    found = []
+    with suppress(OSError):  # there is no such folder
+        for path in root.iterdir():
+            with suppress(OSError):
+                if _OURS.fullmatch(path.name) and path.is_dir():
+                    found.append((path.stat().st_mtime, path))
+    return sorted(found)
 
 
 def _size(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.iterdir())
+    total = 0
+    with suppress(OSError):
+        for file in folder.iterdir():
+            with suppress(OSError):
+                total += file.stat().st_size
+    return total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -187,6 +188,24 @@ def test_what_was_not_used_in_a_month_goes(folder: Path, model: Path, tmp_path: 
     os.utime(kept, (old, old))
     ask(model, never)  # asking for it is a use
     assert kept.stat().st_mtime > old + 60
+
+
+def test_a_file_that_another_process_removes_meanwhile_is_made_again(
+    folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = ask(model).checksum
+    [file] = folder.glob("*/*.blocks")
+    seen = Path.exists
+
+    def exists(path: Path) -> bool:
+        found = seen(path)
+        if path == file:
+            shutil.rmtree(file.parent)
+        return found
+
+    monkeypatch.setattr(Path, "exists", exists)
+    assert ask(model).checksum == right
+    assert kept_bytes(folder / "gone") == 0
 
 
 def _is_kept(model: Path) -> bool:
