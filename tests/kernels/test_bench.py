@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from radixlang.kernels.gpu.plan.work_units import build_units
+from radixlang.kernels.plan.topology import build_topology
 from radixlang.kernels.tools import bench, bench_baselines, bench_flashinfer
 from radixlang.kernels.tools.bench_goals import CPU_GOALS, GPU_GOALS, Goal, Verdict, judge
 from radixlang.kernels.tools.bench_shapes import (
@@ -221,3 +223,22 @@ class Paged(Cascade):
         assert self.tensor_cores == (heads // kv_heads == 3)
         rows = torch.arange(len(table))
         super().plan([rows], [table], [index], [last], heads, kv_heads, dim, page)
+
+
+def test_the_roofs_on_paper_are_those_of_the_code() -> None:
+    """The table of docs/kernels.md: microseconds at an H100's rates, and programs of a launch."""
+    page = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text(encoding="utf-8")
+    told = [line.split("|")[1:-1] for line in page.splitlines() if line.endswith("| not yet |")]
+    assert len(told) == len(GOALS)
+    ceiling = Ceiling(3.35e12, 989e12)
+    for shape, (name, _, _, roof_us, programs, _) in zip(GOALS, told, strict=True):
+        heads, kv_heads = shape.heads
+        units = build_units(
+            build_topology(shape.batch()), group_size=heads // kv_heads, num_kv_heads=kv_heads,
+            head_dim=shape.head_dim,
+        )  # fmt: skip
+        lists = [*units.lists, *([] if units.extend is None else [units.extend])]
+        assert name.split()[0] == shape.name.split()[0]
+        assert int(programs.replace(",", "")) == kv_heads * sum(len(part.units) for part in lists)
+        roof = roof_s(shape, 2, ceiling) * 1e6
+        assert float(roof_us.replace(",", "")) == pytest.approx(roof, rel=0.03, abs=0.6)
