@@ -23,6 +23,7 @@ class Abilities:
     Attributes:
         tokens: it tokenises runs of text, takes and returns token ids: branches are exact.
         completions: it continues plain text.
+        ids_in_logprobs: log-probabilities of a completion name tokens by id, if asked to.
         scores: it tells log-probabilities of a prompt of token ids, by id.
         constraints: regex, choices and grammars, in `structured_outputs`; JSON schemas alone are
             asked for by `response_format`.
@@ -32,17 +33,20 @@ class Abilities:
     kind: str
     tokens: bool = False
     completions: bool = True
+    ids_in_logprobs: bool = False
     scores: bool = False
     constraints: bool = False
     sampling: bool = False
 
 
 KINDS = {
-    "radixlang": Abilities("radixlang", tokens=True, scores=True, constraints=True, sampling=True),
-    "vllm": Abilities("vLLM", constraints=True, sampling=True),
+    "radixlang": Abilities("radixlang", tokens=True, ids_in_logprobs=True, scores=True,
+                           constraints=True, sampling=True),
+    "vllm": Abilities("vLLM", ids_in_logprobs=True, constraints=True, sampling=True),
     "sglang": Abilities("SGLang", sampling=True),
     "llamacpp": Abilities("llama.cpp", sampling=True),
-}
+}  # fmt: skip
+OWNERS = {"me": "llamacpp"}  # what llama-cpp-python's server says
 OPENAI = Abilities("OpenAI's API", completions=False)
 _OPENAI_S = {"max_tokens", "temperature", "top_p", "frequency_penalty", "presence_penalty", "stop",
              "seed", "logprobs", "top_logprobs"}  # fmt: skip
@@ -55,7 +59,8 @@ BEYOND_OPENAI = tuple(
 
 def abilities_of(owner: str) -> Abilities:
     """The abilities of a server by the owner of its models."""
-    return KINDS.get(owner.lower().replace("_", "").replace(".", ""), OPENAI)
+    name = owner.lower().replace("_", "").replace(".", "")
+    return KINDS.get(OWNERS.get(name, name), OPENAI)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,8 @@ def _needs_of_gen(node: Gen, able: Abilities) -> Iterable[Need]:
         field = "structured_outputs" if able.constraints else "response_format"
         why = f"sent as {field}" if how == "served" else f"{able.kind} has no {kind}"
         yield Need(f"gen under {kind}", how, why)
+    if (node.params.logprobs or node.params.top_logprobs) and not able.ids_in_logprobs:
+        yield Need("logprobs", "refused", f"{able.kind} names tokens by their text")
     if node.params.logits is not None:
         yield Need("logits=", "refused", "logits do not leave a server")
     if node.against is not None:

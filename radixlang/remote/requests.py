@@ -189,6 +189,11 @@ class RemoteRequests:
                     f"plain text is not possible here: {able.kind} takes conversations only; "
                     "write the prompt in turns"
                 )
+            if (params.logprobs or params.top_logprobs) and not able.ids_in_logprobs:
+                raise ParameterError(
+                    f"log-probabilities by token id are not possible here: {able.kind} names "
+                    "tokens by their text"
+                )
             return "completions", {**body, "prompt": outside, **_logprobs_of_text(params)}
         messages = [{"role": turn.role, "content": turn.content} for turn in turns]
         if opened:

@@ -45,6 +45,7 @@ EXPECTED = {
     "json_extraction": ["Order(quantity=20, item='lamp', city='Vienna')"],
     "its_hub_search": ["(score 0."],
     "judge": ["Dear Mr Hale", "politeness"],
+    "program_endpoints": ["The capital of Italy is Rome.", "Lima", "400 countries:"],
     "quick_start": ["The capital of Italy is Rome."],
     "rag": ["[Heron] The Heron is 128 km long.", "[Kestrel] Trout live in it."],
     "react_agent": ["Action: finish 125 km", "Action: finish 87 km"],

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 import radixlang
-from radixlang import EndpointOptions, Remote, assistant, gen, select, system, user
+from radixlang import EndpointOptions, Remote, State, assistant, function, gen, select, system, user
 from radixlang.errors import (
     DeadlineError,
     ParameterError,
@@ -19,6 +19,7 @@ from radixlang.errors import (
     RequestError,
     UnsupportedConstraintError,
 )
+from radixlang.remote.abilities import abilities_of
 from radixlang.serving import ServerConfig, serving
 from radixlang.testing import FakeBackend
 
@@ -193,6 +194,28 @@ def test_no_such_model_and_no_server(remote_of: Any) -> None:
     options = EndpointOptions(retries=1, first_pause_s=0.01)
     with pytest.raises(RequestError, match="does not answer"):
         Remote("http://127.0.0.1:9/v1", options=options)
+
+
+@pytest.mark.parametrize(
+    ("owner", "kind"), [("me", "llama.cpp"), ("vllm", "vLLM"), ("someone", "OpenAI's API")]
+)
+def test_a_server_is_known_by_the_owner_of_its_models(owner: str, kind: str) -> None:
+    assert abilities_of(owner).kind == kind
+
+
+def test_logprobs_by_text_are_refused_by_name() -> None:
+    """llama.cpp's servers name the tokens of log-probabilities by their text."""
+
+    @function
+    def likely(s: State) -> None:
+        s += "One" + gen("a", max_tokens=2, logprobs=True)
+
+    with Remote("http://x/v1", kind="llamacpp", transport=Scripted(events("a"))) as remote:
+        assert [(need.what, need.how) for need in remote.explain(likely)] == [
+            ("logprobs", "refused")
+        ]
+        with pytest.raises(ProgramError, match="names tokens by their text"):
+            likely(runtime=remote)
 
 
 # ---- retries, over a scripted transport
