@@ -191,9 +191,12 @@ def make_runtime(tiny_model: Any) -> Iterator[Callable[..., Any]]:
     assert violations == []
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A Ray of this session alone on the loopback address; at its end none of it is left."""
+    """A Ray of this module alone on the loopback address; at its end none of it is left.
+
+    Not of the session: its threads would be there when other tests count theirs, or fork.
+    """
     import ray
 
     light = tmp_path_factory.mktemp("light")
@@ -257,7 +260,7 @@ def tiny_model_elsewhere(context_length: int = 2048) -> Callable[[], Any]:
     return make
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def two_workers(local_ray: None) -> Iterator[Callable[[], Any]]:
     """Two workers of the tiny model, audited after every step; started again once closed."""
     from radixlang.workers import Workers

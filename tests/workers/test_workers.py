@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,7 +46,7 @@ def story(s: Any, n: int, word: str) -> None:
 @radixlang.function
 def long_story(s: Any, n: int, word: str) -> None:
     s += f"Numbers: 0 1 2 3. {n}: the {word} "
-    s += gen("text", max_tokens=300, temperature=1.0, ignore_eos=True)
+    s += gen("text", max_tokens=150, temperature=1.0, ignore_eos=True)
 
 
 @pytest.fixture
@@ -122,7 +125,7 @@ def test_text_that_was_read_goes_on_where_it_was_when_its_worker_dies(
     two_workers: Callable[[], Any],
 ) -> None:
     workers = two_workers()
-    params = SamplingParams(max_tokens=600, seed=3, ignore_eos=True)
+    params = SamplingParams(max_tokens=300, seed=3, ignore_eos=True)
     branch = workers.new_branch()
     branch.extend("Numbers: 0 1 2 3.")
     expected = branch.generate(params).result(TIMEOUT).text
@@ -138,7 +141,18 @@ def test_text_that_was_read_goes_on_where_it_was_when_its_worker_dies(
     assert heard == generation.result().text == expected
     assert workers.num_alive == 1
     again.extend(" and")
-    assert len(again.generate(params).result(TIMEOUT).token_ids) == 600
+    assert len(again.generate(params).result(TIMEOUT).token_ids) == 300
+
+
+def test_the_program_of_the_page_runs(workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "workers.md").read_text("utf-8")
+    program = re.search(r"```python\n(import radixlang\n.*?)```", page, re.DOTALL)
+    assert program is not None
+    monkeypatch.setattr("radixlang.Workers", lambda model, n: nullcontext(workers))
+    space: dict[str, Any] = {"__name__": "__main__"}
+    exec(program[1], space)
+    assert [each.error for each in space["results"]] == [None, None, None]
+    assert "Ghana" in space["results"][2].text
 
 
 def test_generations_without_a_seed_differ(workers: Any) -> None:
