@@ -76,6 +76,27 @@ def test_each_shared_token_is_computed_once(ours: Any, asked: Asked) -> None:
     assert len(unique) < sum(map(len, rows)) / 4
 
 
+def test_logits_are_computed_where_a_continuation_is_predicted_alone(
+    ours: Any, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others ask them from a prompt's first token on."""
+    rows: list[int] = []
+    model = ours.runtime.core.runner.model
+    logits = model.logits
+
+    def counted(hidden: Any) -> Any:
+        rows.append(len(hidden))
+        return logits(hidden)
+
+    monkeypatch.setattr(model, "logits", counted)
+    pairs = [(SHOTS * 2 + "The north", choice) for choice in (" sleeps", " plays every night")]
+    ours.loglikelihood(asked(*pairs), disable_tqdm=True)
+    contexts = [ours._encoded(ours.tok_encode, *pair) for pair in pairs]
+    predicted = {each.context + each.continuation[:at] for each in contexts
+                 for at in range(len(each.continuation))}  # fmt: skip
+    assert sum(rows) == len(predicted)
+
+
 def test_a_continuation_of_no_tokens_is_certain(ours: Any, asked: Asked) -> None:
     found = ours.loglikelihood(asked(("The town", ""), ("", ""), ("The town ", "")), True)
     assert found[0] == found[1] == (0.0, True)
