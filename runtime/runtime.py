@@ -29,6 +29,7 @@ from radixlang.runtime.metrics.events import Listener
 from radixlang.runtime.metrics.stats import RuntimeStats
 from radixlang.runtime.models.loader import load_model
 from radixlang.runtime.models.model import LoadedModel
+from radixlang.runtime.process.cores import fit_threads
 from radixlang.runtime.process.openmp import end_team, leaves_no_team
 from radixlang.runtime.requests.branch import EngineBranch
 from radixlang.runtime.requests.branch_state import BranchState, next_name
@@ -69,6 +70,7 @@ class Runtime:
         self.config = config = RuntimeConfig.of(config, options)
         template = None if config.chat_template is None else template_text(config.chat_template)
         self._owns_weights = not isinstance(model, LoadedModel)
+        fit_threads()
         if not isinstance(model, LoadedModel):
             model = load_model(
                 model,

@@ -4,6 +4,7 @@ Each can be turned off. It knows nothing of models or requests.
 """
 
 __all__ = [
+    "cores",
     "device",
     "disk_cache",
     "malloc",

@@ -115,6 +115,21 @@ def test_plain_torch_gives_one_answer_where_it_is_asked_for(
         assert Differing.of(asking.together(runtime, few), alone) == Differing(0, 0, len(alone))
 
 
+def test_nothing_differs_without_a_compiler(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no g++, no clang++
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("RADIXLANG_NATIVE", str(tmp_path / "native"))
+    model, few = loaded("int8", str(files["q4_k_m"])), Questions.of(5, 2)
+    assert model.model.library is None
+    assert model.model.batch_invariant
+    expected = asking.alone(model, few)
+    for name, condition in CONDITIONS.items():
+        found = condition(model, few, expected)
+        assert found == Differing(0, 0, found.answers), name
+
+
 def test_the_command_prints_a_line_a_condition_and_set(
     files: dict[str, Path], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
