@@ -73,7 +73,6 @@ def shipped(target: str) -> list[KernelVariant]:
         KernelVariant(partial, head_dim=d, packed_rows=m) for d in (64, 128, 256) for m in (16, 64)
     ]
     variants += [KernelVariant(partial, packed_rows=m, quantized=True) for m in (16, 64)]
-    variants.append(KernelVariant(partial, head_dim=192))
     variants += [KernelVariant(partial, group=group) for group in (1, 16)]
     variants.append(KernelVariant(extend, packed_rows=128, run=True))
     variants += [KernelVariant("sample_tokens", "fp32", masked=masked) for masked in (False, True)]
