@@ -169,6 +169,10 @@ class Usage:
 
     prompt = cached + computed. Forced tokens are appended by a constraint without sampling;
     generated = forced + sampled.
+
+    Where `attention` is not exact, `num_pages` are the pages of all tokens that it was asked of,
+    over all layers and key heads, `num_pages_read` those of them that were read, and
+    `omitted_mass` is the largest bound met on the share of a head's mass in the others.
     """
 
     num_prompt_tokens: int = 0
@@ -178,10 +182,14 @@ class Usage:
     num_forced_tokens: int = 0
     time_to_first_token_s: float = 0.0
     total_s: float = 0.0
+    num_pages: int = 0
+    num_pages_read: int = 0
+    omitted_mass: float = 0.0
 
 
 def sum_usage(usages: Sequence[Usage]) -> Usage:
-    """The sums of all token counts, the earliest first token and the longest time (seconds)."""
+    """The sums of all counts, the earliest first token, the longest time (seconds) and the largest
+    bound."""
     return Usage(
         num_prompt_tokens=sum(usage.num_prompt_tokens for usage in usages),
         num_cached_tokens=sum(usage.num_cached_tokens for usage in usages),
@@ -190,6 +198,9 @@ def sum_usage(usages: Sequence[Usage]) -> Usage:
         num_forced_tokens=sum(usage.num_forced_tokens for usage in usages),
         time_to_first_token_s=min((usage.time_to_first_token_s for usage in usages), default=0.0),
         total_s=max((usage.total_s for usage in usages), default=0.0),
+        num_pages=sum(usage.num_pages for usage in usages),
+        num_pages_read=sum(usage.num_pages_read for usage in usages),
+        omitted_mass=max((usage.omitted_mass for usage in usages), default=0.0),
     )
 
 

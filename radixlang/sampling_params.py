@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar
 
+from radixlang.attention import Attention, as_attention
 from radixlang.errors import ParameterError
 from radixlang.spellings import hint_for
 
@@ -43,6 +44,7 @@ class SamplingKeywords(TypedDict, total=False):
     heal: bool
     logit_bias: LogitBias | None
     logits: LogitsFunction | None
+    attention: Attention | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class SamplingParams:
         logits: a function of a LogitsContext that changes the logits of each token to be sampled,
             or returns others; see there. It takes part in no token that a constraint forces, and
             the prompt's last token is not healed.
+        attention: how much of its path each generated token reads: `Exact()`, `TopPages(k)` or
+            `TopMass(epsilon)`; None is the runtime's own.
 
     Raises:
         ParameterError: a value is out of range.
@@ -99,6 +103,7 @@ class SamplingParams:
     heal: bool = True
     logit_bias: tuple[tuple[str | int, float], ...] = ()
     logits: LogitsFunction | None = None
+    attention: Attention | None = None
 
     if TYPE_CHECKING:  # the constructor takes more than the fields hold: stop="." is (".",)
 
@@ -139,6 +144,7 @@ class SamplingParams:
         object.__setattr__(self, "logit_bias", bias_pairs(self.logit_bias))
         _require(self.logits is None or callable(self.logits), "logits", self.logits,
                  "a function of a LogitsContext, or None")  # fmt: skip
+        object.__setattr__(self, "attention", as_attention(self.attention))
         for name in ("ignore_eos", "logprobs", "heal"):
             _require(isinstance(getattr(self, name), bool), name, getattr(self, name),
                      "True or False")  # fmt: skip

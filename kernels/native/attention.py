@@ -18,6 +18,7 @@ from torch import Tensor
 from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.native.library import Float, Int, Library, Long, Pointer
 from radixlang.kernels.options import AttentionOptions
+from radixlang.kernels.plan.page_limits import BLOCK, PageLimits, PageTallies
 from radixlang.kernels.plan.tree_batch import TreeBatch
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # as in simd.h
@@ -117,6 +118,7 @@ class NativeAttentionPlan:
         if head_dim < 8 or head_dim % 8:
             raise ValueError(f"head_dim={head_dim} is no multiple of 8; use torch's attention")
         self._functions = _Functions(library)
+        self._is_limited = False
         self.num_branches = len(batch.branch_segment)
         self.num_tokens = int(batch.branch_num_queries.sum())
         self.q_shape = (self.num_tokens, num_heads, head_dim)
@@ -128,6 +130,8 @@ class NativeAttentionPlan:
         del kept  # the plan has copied what it needs
         if not self.handle:
             raise MemoryError(f"there is no memory for a plan of {self.num_tokens} rows")
+        if batch.limits is not None:
+            self.limit(batch.limits)
         freed = weakref.finalize(self, self._functions.free, self.handle)
         freed.atexit = False  # at exit a step may still read it, and the process frees it anyway
 
@@ -154,6 +158,29 @@ class NativeAttentionPlan:
                 f"only a pure decode plan can advance; this one has {self.num_tokens} new tokens "
                 f"of {self.num_branches} branches: build a new plan"
             )
+
+    def limit(self, limits: PageLimits) -> None:
+        """From now on rows read less than all of their paths; `limits` are of its rows."""
+        pages = np.ascontiguousarray(limits.top_pages, dtype=np.int32)
+        mass = np.ascontiguousarray(limits.top_mass, dtype=np.float64)
+        self._functions.limit(self.handle, pages.ctypes.data, mass.ctypes.data)
+        self._is_limited = True
+
+    def take_tallies(self) -> PageTallies | None:
+        """What limited rows have read since the last call; None where all read their paths."""
+        if not self._is_limited:
+            return None
+        read, all_pages = np.empty((2, self.num_tokens), np.int64)
+        omitted = np.empty(self.num_tokens, np.float64)
+        addresses = (array.ctypes.data for array in (read, all_pages, omitted))
+        self._functions.take_tallies(self.handle, *addresses)
+        return PageTallies(read, all_pages, omitted)
+
+    def chosen(self, row: int, kv_head: int) -> NDArray[np.bool_]:
+        """The blocks up to its own that a limited row has read in the last call."""
+        found = np.zeros(int(self.positions[row]) // BLOCK + 1, np.uint8)
+        self._functions.chosen(self.handle, row, kv_head, found.ctypes.data)
+        return found.astype(np.bool_)
 
     def store(self, kv: NativeKV, k: Tensor, v: Tensor, *, num_threads: int) -> None:
         """Round the rows' k and v (float32, `kv_shape`) to the pool's dtype, into their slots."""
@@ -208,6 +235,9 @@ class _Functions:
         self.advance = library.action("rl_attention_advance", Pointer, Pointer)
         self.positions = get("rl_attention_positions", Pointer, Pointer)
         self.new_slots = get("rl_attention_new_slots", Pointer, Pointer)
+        self.limit = library.action("rl_attention_limit", *[Pointer] * 3)
+        self.take_tallies = get("rl_attention_take_tallies", None, *[Pointer] * 4)
+        self.chosen = get("rl_attention_chosen", None, Pointer, Int, Int, Pointer)
         self.store = library.action("rl_store_kv", *[Pointer] * 4, Int)
         self.attend = library.action("rl_attend", *[Pointer] * 5, Int)
 

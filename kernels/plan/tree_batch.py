@@ -9,6 +9,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from radixlang.kernels.plan.page_limits import PageLimits
+
 
 @dataclass(frozen=True, slots=True)
 class TreeBatch:
@@ -25,6 +27,7 @@ class TreeBatch:
     branch_query_start: NDArray[np.int32]  # [num_branches], position of the first new token
     branch_num_queries: NDArray[np.int32]  # [num_branches], number of new tokens (1: decode)
     segment_quantized: NDArray[np.bool_] | None = None  # [num_segments], slots of int8 planes
+    limits: PageLimits | None = None  # of rows; None: every row reads all of its path
 
 
 def chain(cuts: Sequence[int], start: int, *, quantized: bool = False) -> TreeBatch:
@@ -62,6 +65,20 @@ def check_batch(batch: TreeBatch) -> None:
     end = np.where(parent >= 0, (start + length)[parent], start)
     _refuse(end != start, "segment {} does not start where its parent ends; check segment_start")
     _check_branches(batch, length)
+    if batch.limits is not None:
+        _check_limits(batch.limits, int(batch.branch_num_queries.sum()))
+
+
+def _check_limits(limits: PageLimits, num_rows: int) -> None:
+    pages, mass = limits.top_pages, limits.top_mass
+    if pages.shape != (num_rows,) or mass.shape != (num_rows,):
+        raise ValueError(
+            f"{num_rows} rows need as many limits; got {pages.shape} top_pages and {mass.shape} "
+            "top_mass"
+        )
+    _refuse(pages < 0, "the top_pages of row {} is below 0")
+    _refuse(~((mass >= 0) & (mass < 1)), "the top_mass of row {} is not from 0 to below 1")
+    _refuse((pages > 0) & (mass > 0), "row {} has both top_pages and top_mass; give one")
 
 
 def _check_branches(batch: TreeBatch, length: NDArray[np.int64]) -> None:

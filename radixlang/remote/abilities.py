@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from radixlang.attention import EXACT
 from radixlang.graph.nodes import Adapt, Gen, Graph, RoleBegin, Select, Text
 from radixlang.sampling_params import PARAM_NAMES
 
@@ -119,6 +120,8 @@ def _needs_of_gen(node: Gen, able: Abilities) -> Iterable[Need]:
         yield Need("logits=", "refused", "logits do not leave a server")
     if node.against is not None:
         yield Need("contrast", "refused", "logits do not leave a server")
+    if node.params.attention not in (None, EXACT):
+        yield Need("attention=", "refused", "a server chooses how it attends")
     extra = [name for name in BEYOND_OPENAI if dict(node.overrides).get(name) is not None]
     if extra and not able.sampling:
         yield Need(", ".join(extra), "refused", f"{able.kind} does not have it")

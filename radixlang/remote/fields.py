@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+from radixlang.attention import EXACT
 from radixlang.constraints.specs import Choices, Grammar, JsonSchema, Regex
 from radixlang.errors import ParameterError, UnsupportedConstraintError
 from radixlang.json_types import JsonBody
@@ -39,6 +40,10 @@ def sampling_fields(params: SamplingParams, able: Abilities) -> JsonBody:
         found["stop_regex"] = list(params.stop_regex)
     if params.logits is not None:
         raise ParameterError("logits= is not possible here: logits do not leave a server")
+    if params.attention not in (None, EXACT):
+        raise ParameterError(
+            f"attention={params.attention} is not possible here: a server chooses how it attends"
+        )
     if params.logit_bias:
         found["logit_bias"] = _bias(params)
     return found

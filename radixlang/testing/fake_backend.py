@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NoReturn, TypeAlias
 
+from radixlang.attention import EXACT
 from radixlang.constraints.specs import Choices, JsonSchema, Regex
 from radixlang.errors import (
     IncompleteError,
@@ -263,6 +264,8 @@ class FakeBackend:
         for name in ("logits", "logit_bias"):
             if getattr(params, name):
                 raise self.without_logits(f"gen({name}=…)")
+        if params.attention not in (None, EXACT):
+            raise self.without_logits(f"gen(attention={params.attention})", "attention")
         text = self.codec.decode(prompt)
         self.prompts.append(text)
         answer = self._script(text, params, constraint)
@@ -333,10 +336,10 @@ class FakeBackend:
         found = [self._score_option(text, option, wanted) for option in options]
         return [replace(each, top=_made_up_tops(each, num_top)) for each in found]
 
-    def without_logits(self, what: str) -> ParameterError:
-        """The error of an operation that needs a model's logits, of which a script has none."""
+    def without_logits(self, what: str, needed: str = "logits") -> ParameterError:
+        """The error of an operation that needs what a script has not, a model's logits."""
         return ParameterError(
-            f"{what} needs a model's logits, and {self._model_name!r} is a scripted fake without "
+            f"{what} needs a model's {needed}, and {self._model_name!r} is a scripted fake without "
             "any; run it on a radixlang.Runtime"
         )
 

@@ -30,7 +30,7 @@ HANDLED = frozenset({"temperature", "top_k", "top_p", "min_p", "seed", "frequenc
                      "top_logprobs"})  # fmt: skip
 # Parameters that choose no token: the request handles them.
 ELSEWHERE = frozenset({"max_tokens", "min_tokens", "stop", "stop_regex", "stop_token_ids",
-                       "ignore_eos", "heal"})  # fmt: skip
+                       "ignore_eos", "heal", "attention"})  # fmt: skip
 
 
 def is_known(params: SamplingParams) -> bool:

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "attention_load.h"
+#include "attention_pages.h"
 #include "attention_tile.h"
 #include "guard.h"
 #include "team.h"
@@ -23,6 +24,7 @@ struct Call {
   const float* q;
   float* out;
   const rl_attention_options& options;
+  const PageReading* pages;  // null: every row reads all that it may see
   int width;       // head_dim up to whole vectors
   float* records;  // of parts: values [width], max, sum
 
@@ -195,7 +197,10 @@ class Tile {
       const int own = plan_.row_position[row_first_ + row / plan_.group] - start;
       int first = std::max(begin, 0);
       if (window) first = std::max(first, own - window + 1);
-      const Seen seen{first, std::min(own + 1, end)};
+      Seen seen{first, std::min(own + 1, end)};
+      if (call_.pages && !call_.pages->reads(row_first_ + row / plan_.group, head_,
+                                             run.first_block + block))
+        seen = {0, 0};
       std::fill(seen_ + row, seen_ + row + plan_.group, seen.any() ? seen : Seen{0, 0});
       if (!seen.any()) continue;
       any.first = std::min(any.first, seen.first);
@@ -255,7 +260,8 @@ class Tile {
   void compute_rows(int row, Seen any, const int32_t* pool_slots, float* max, float* sum) {
     const int dim = plan_.head_dim, width = call_.width;
     const Seen* seen = seen_ + row;
-    score_block<ROWS>(q_ + row * dim, dim, keys_, any.first / 16, (any.last + 15) / 16, scores_);
+    score_block<ROWS>(q_ + row * dim, dim, WideKeys{keys_}, any.first / 16, (any.last + 15) / 16,
+                      scores_);
     for (int i = 0; i < ROWS; ++i)
       if (seen[i].any()) weigh(scores_ + i * kBlock, seen[i], call_.options, max + i, sum + i);
     if (pool_slots) {
@@ -323,7 +329,11 @@ void attend(rl_attention_plan& plan, const rl_layer_kv& layer, const float* q, f
             const rl_attention_options& options, int num_threads) {
   const Schedule& schedule = plan.schedule(int(options.window), num_threads);
   const int width = up(plan.head_dim, 16);
-  Call call{plan, schedule, layer, q, out, options, width, nullptr};
+  PageReading* pages = plan.pages.get();
+  if (pages && options.window) pages->count_all(int(options.window));
+  else if (pages) pages->choose(layer, q, options, num_threads);
+  Call call{plan, schedule, layer, q, out, options, options.window ? nullptr : pages, width,
+            nullptr};
   call.records = scratch<float>(1, schedule.num_records * plan.num_heads * call.record_floats());
   parallel_for(num_threads, int(schedule.above.size()),
                [&](int i, int) { do_above(call, schedule.above[i]); });
@@ -378,6 +388,37 @@ const int32_t* rl_attention_positions(const rl_attention_plan* plan) {
 
 const int32_t* rl_attention_new_slots(const rl_attention_plan* plan) {
   return plan->new_slots.data();
+}
+
+int rl_attention_limit(rl_attention_plan* plan, const int32_t* top_pages,
+                       const double* top_mass) {
+  return rl::guarded([&] {
+    std::vector<rl::PageLimit> limits(plan->num_rows);
+    for (int row = 0; row < plan->num_rows; ++row) {
+      const int32_t flat = plan->flat_row[row];
+      limits[row] = {top_pages[flat], top_mass[flat]};
+    }
+    plan->pages = std::make_unique<rl::PageReading>(*plan, std::move(limits));
+  });
+}
+
+void rl_attention_take_tallies(rl_attention_plan* plan, int64_t* read, int64_t* all,
+                               double* omitted) {
+  for (int row = 0; row < plan->num_rows; ++row) {
+    const rl::PageTally& tally = plan->pages->tally(row);
+    const int32_t flat = plan->flat_row[row];
+    read[flat] = tally.read;
+    all[flat] = tally.all;
+    omitted[flat] = tally.omitted;
+  }
+  plan->pages->clear_tallies();
+}
+
+void rl_attention_chosen(const rl_attention_plan* plan, int flat, int head, uint8_t* chosen) {
+  int row = 0;
+  while (plan->flat_row[row] != flat) ++row;
+  for (int block = plan->pages->first_block(row); block <= plan->pages->own_block(row); ++block)
+    chosen[block] = plan->pages->reads(row, head, block);
 }
 
 int rl_attend(rl_attention_plan* plan, const rl_layer_kv* layer, const float* q, float* out,

@@ -60,6 +60,22 @@ int rl_attention_num_rows(const rl_attention_plan* plan);             // new tok
 const int32_t* rl_attention_positions(const rl_attention_plan* plan); // [num_rows], flat order
 const int32_t* rl_attention_new_slots(const rl_attention_plan* plan); // [num_rows], flat order
 
+// From now on row i reads less than all of its path where no window bounds it: top_pages[i] blocks
+// of 64 positions beside those that always count (the path's first, the row's own and the one
+// before), or where top_mass[i] is above 0 blocks until the rest holds less than that share of the
+// mass; both 0: all. [num_rows] in flat order. A Status.
+int rl_attention_limit(rl_attention_plan* plan, const int32_t* top_pages, const double* top_mass);
+
+// What limited rows have read since the last call, summed over layers and kv heads: blocks read,
+// blocks there were, and a bound on the largest share of the mass that was missed. [num_rows] in
+// flat order.
+void rl_attention_take_tallies(rl_attention_plan* plan, int64_t* read, int64_t* all,
+                               double* omitted);
+
+// Which blocks a row of the last call reads for a kv head, [up to the row's own block + 1].
+void rl_attention_chosen(const rl_attention_plan* plan, int flat_row, int kv_head,
+                         uint8_t* chosen);
+
 // Rounds k and v [num_rows, num_kv_heads, head_dim] to the pool's dtype, into the rows' slots. A
 // Status.
 int rl_store_kv(const rl_attention_plan* plan, const rl_layer_kv* layer, const float* k,

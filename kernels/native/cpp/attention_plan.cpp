@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "attention_pages.h"
+
 namespace rl {
 namespace {
 
@@ -294,6 +296,8 @@ rl_attention_plan::rl_attention_plan(const rl_tree_batch& batch, int heads, int 
   branch_of.resize(num_branches);
   rl::Grouping(batch, *this).build();
 }
+
+rl_attention_plan::~rl_attention_plan() = default;
 
 bool rl_attention_plan::advance(const int32_t* slots) {
   if (num_rows != num_branches) return false;

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "attention.h"
 
 namespace rl {
+
+class PageReading;
 
 constexpr int kBlock = 64;               // positions
 constexpr int32_t kNoSlot = INT32_MIN;   // in front of a root that starts inside a block
@@ -51,6 +54,7 @@ struct Schedule {
 
 struct rl_attention_plan {
   rl_attention_plan(const rl_tree_batch& batch, int num_heads, int num_kv_heads, int head_dim);
+  ~rl_attention_plan();
   bool advance(const int32_t* new_slots);
   const rl::Schedule& schedule(int window, int num_threads);
 
@@ -63,6 +67,7 @@ struct rl_attention_plan {
   std::vector<int32_t> flat_row;       // [row] place in q and out
   std::vector<int32_t> row_position;   // [row]
   std::vector<int32_t> positions, new_slots;  // in flat order
+  std::unique_ptr<rl::PageReading> pages;     // null: every row reads all of its path
 
  private:
   std::vector<rl::Schedule> schedules_;  // of windows and numbers of threads met

@@ -40,31 +40,37 @@ RL_INLINE void multiply(const float* a, int stride, int first, int last, const B
   }
 }
 
-// scores[r][16 v + lane] for WIDE vectors of keys from `keys` on (transposed, [dim][64]).
-template <int ROWS, int WIDE>
-void score_keys(const float* q, int dim, const float* keys, float* scores) {
+// The block's keys, widened already and transposed, [dim][64].
+struct WideKeys {
+  const float* base;
+  RL_INLINE F16 operator()(int d, int v) const { return load(base + d * kBlockKeys + 16 * v); }
+  WideKeys from(int key) const { return {base + key}; }
+};
+
+// scores[r][16 v + lane] for the first WIDE vectors of keys.
+template <int ROWS, int WIDE, class Keys>
+void score_keys(const float* q, int dim, const Keys& keys, float* scores) {
   F16 acc[ROWS][WIDE];
   for (auto& row : acc)
     for (F16& x : row) x = zero();
-  const auto at = [&](int d, int v) { return load(keys + d * kBlockKeys + 16 * v); };
-  multiply<ROWS, WIDE>(q, dim, 0, dim, at, acc);
+  multiply<ROWS, WIDE>(q, dim, 0, dim, keys, acc);
   for (int r = 0; r < ROWS; ++r)
     for (int v = 0; v < WIDE; ++v) store(scores + r * kBlockKeys + 16 * v, acc[r][v]);
 }
 
 // Vectors [first, last) of keys.
-template <int ROWS>
-void score_block(const float* q, int dim, const float* keys, int first, int last, float* scores) {
+template <int ROWS, class Keys>
+void score_block(const float* q, int dim, const Keys& keys, int first, int last, float* scores) {
   while (first < last) {
     const int left = last - first;
     if (kWide == 4 && left >= 4) {
-      score_keys<ROWS, kWide>(q, dim, keys + 16 * first, scores + 16 * first);
+      score_keys<ROWS, kWide>(q, dim, keys.from(16 * first), scores + 16 * first);
       first += kWide;
     } else if (kWide == 4 && left >= 2) {
-      score_keys<ROWS, kWide == 4 ? 2 : 1>(q, dim, keys + 16 * first, scores + 16 * first);
+      score_keys<ROWS, kWide == 4 ? 2 : 1>(q, dim, keys.from(16 * first), scores + 16 * first);
       first += kWide == 4 ? 2 : 1;
     } else {
-      score_keys<ROWS, 1>(q, dim, keys + 16 * first, scores + 16 * first);
+      score_keys<ROWS, 1>(q, dim, keys.from(16 * first), scores + 16 * first);
       first += 1;
     }
   }
