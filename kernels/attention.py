@@ -40,8 +40,8 @@ def plan_attention(
     cannot advance. By default it is what suits the device: on the CPU "native" where a library is
     given and the heads are multiples of HEAD_DIM_STEP, else "cpu". ("triton" on host memory needs
     Triton's interpreter.) On the CPU a branch's result has the same bits alone and in any company;
-    with `deterministic` on a GPU too. Raises ValueError where the batch or the heads contradict
-    themselves.
+    with `deterministic` on a GPU too. A batch with `limits` is for "native" and "cpu". Raises
+    ValueError where the batch or the heads contradict themselves.
     """
     if num_heads < 1 or num_kv_heads < 1 or num_heads % num_kv_heads:
         raise ValueError(
@@ -53,6 +53,8 @@ def plan_attention(
     if backend is None:
         suits = library is not None and head_dim % HEAD_DIM_STEP == 0
         backend = "triton" if device.type != "cpu" else "native" if suits else "cpu"
+    if batch.limits is not None and backend not in ("native", "cpu"):
+        raise ValueError(f"the {backend} backend reads all of every path; leave out the limits")
     return AttentionPlan(
         batch,
         num_heads=num_heads,

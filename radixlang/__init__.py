@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from radixlang import hooks
 
 if TYPE_CHECKING:
+    from radixlang.attention import Exact, TopMass, TopPages
     from radixlang.constraints.specs import (
         Capture,
         Choices,
@@ -114,6 +115,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "attention": "Exact TopMass TopPages",
     "records.result": "Result",
     "records.row_files": "read_rows",
     "execution.pieces": "Choice",
@@ -181,6 +183,7 @@ __all__ = [
     "ConstraintError",
     "DeadlineError",
     "EndpointOptions",
+    "Exact",
     "Explanation",
     "ForkGroup",
     "Grammar",
@@ -233,6 +236,8 @@ __all__ = [
     "ToolBox",
     "ToolCall",
     "Tools",
+    "TopMass",
+    "TopPages",
     "UnknownVariableError",
     "UnsupportedConstraintError",
     "Usage",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
+from radixlang.attention import EXACT, Attention, Exact, TopMass, TopPages
 from radixlang.errors import ParameterError
 from radixlang.runtime.cache.eviction import POLICIES
 from radixlang.runtime.scheduling.waiting_queue import ORDERS
@@ -40,6 +41,8 @@ class RuntimeConfig:
         cold_tokens: tokens that the 8-bit tier holds: nodes that are idle for cold_idle_s seconds,
             or would be evicted, move there. 0, the default, keeps all keys and values exact; a
             deterministic runtime has none, as what is idle depends on time.
+        attention: how much of their paths generated tokens read, where a generation does not say:
+            `Exact()`, `TopPages(k)` or `TopMass(epsilon)`.
         cuda_graphs: on a GPU, capture decode steps and replay them; False runs every step eagerly.
         warm_up: on a GPU, compile kernels and capture decode steps at the start, with a bar; False
             starts sooner, and the first requests wait for it instead.
@@ -72,6 +75,7 @@ class RuntimeConfig:
     draft_tokens: int | None = None
     cold_tokens: int = 0
     cold_idle_s: float = 60.0
+    attention: Attention = EXACT
     cuda_graphs: bool = True
     warm_up: bool = True
     max_pinned_tokens: int | None = None
@@ -125,6 +129,11 @@ class RuntimeConfig:
                 "answers depend on time; leave it out, or give deterministic=False"
             )
         self._check_drafts()
+        if not isinstance(self.attention, (Exact, TopPages, TopMass)):
+            raise ParameterError(
+                "attention must be Exact(), TopPages(k) or TopMass(epsilon), got "
+                f"{self.attention!r}"
+            )
 
     def _check_drafts(self) -> None:
         asked = self.draft_tokens
@@ -152,6 +161,7 @@ class RuntimeOptions(TypedDict, total=False):
     draft_tokens: int | None
     cold_tokens: int
     cold_idle_s: float
+    attention: Attention
     cuda_graphs: bool
     warm_up: bool
     max_pinned_tokens: int | None

@@ -3,4 +3,4 @@
 A row's result has the same bits alone and in any company. It knows no model.
 """
 
-__all__ = ["backend", "blocks", "elementwise", "paths"]
+__all__ = ["backend", "blocks", "elementwise", "pages", "paths"]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from radixlang.kernels.cpu.elementwise import exp, power_of_two, tanh
+from radixlang.kernels.cpu.pages import PageReading
 from radixlang.kernels.cpu.paths import BLOCK, PathGroup
 from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.options import AttentionOptions
@@ -22,21 +23,30 @@ _SUM_BITS = 40
 
 
 def attend_blocks(
-    q: Tensor, layer_kv: LayerKV, groups: list[PathGroup], options: AttentionOptions
+    q: Tensor,
+    layer_kv: LayerKV,
+    groups: list[PathGroup],
+    options: AttentionOptions,
+    reading: PageReading | None = None,
 ) -> Tensor:
     """Attention of every row over its path, whose keys and values are all in the pool.
 
-    q [num_tokens, num_heads, head_dim]; returns its shape and dtype.
+    q [num_tokens, num_heads, head_dim]; returns its shape and dtype. `reading` limits what rows
+    read; None: they read all.
     """
     options.check_known(OPTIONS, "plain torch")
     out = torch.empty_like(q)
     for group in groups:
-        out[group.rows.flatten()] = _attend_group(q[group.rows], layer_kv, group, options)
+        out[group.rows.flatten()] = _attend_group(q[group.rows], layer_kv, group, options, reading)
     return out
 
 
 def _attend_group(
-    q: Tensor, layer_kv: LayerKV, group: PathGroup, options: AttentionOptions
+    q: Tensor,
+    layer_kv: LayerKV,
+    group: PathGroup,
+    options: AttentionOptions,
+    reading: PageReading | None,
 ) -> Tensor:
     """q [branches, queries, num_heads, head_dim]; returns [branches * queries, ...]."""
     num_branches, num_queries, num_heads, dim = q.shape
@@ -45,15 +55,38 @@ def _attend_group(
     whole, step = _whole(rows, dim)
     state = _State(rows)
     first, last = _blocks_seen(group, options.window)
+    chosen = _chosen(whole, step, layer_kv, group, last, options, reading)
     for block in range(first, last):
         # Rows are consecutive positions: those before the block see nothing of it.
         skipped = max(0, min(num_queries, block * BLOCK - int(group.positions[:, 0].max())))
         part = _block(
-            whole[:, :, skipped:], step[:, :, skipped:], layer_kv, group, block, skipped, options
-        )
+            whole[:, :, skipped:], step[:, :, skipped:], layer_kv, group, block, skipped, options,
+            None if chosen is None else chosen[:, :, skipped:, block],
+        )  # fmt: skip
         state.merge(skipped, *part)
     found = state.finish(options.sinks)  # [branches, heads, queries, group, dim]
     return found.permute(0, 2, 1, 3, 4).reshape(-1, num_heads, dim).to(q.dtype)
+
+
+def _chosen(
+    whole: Tensor,
+    step: Tensor,
+    layer_kv: LayerKV,
+    group: PathGroup,
+    last: int,
+    options: AttentionOptions,
+    reading: PageReading | None,
+) -> Tensor | None:
+    """Bool [branches, heads, queries, blocks]: what rows read of the first blocks of their paths;
+    None: all that they see."""
+    if reading is None:
+        return None
+    if options.window is not None:
+        reading.count_all(group, options.window, layer_kv.k.shape[1])
+        return None
+    parts = [_block(whole, step, layer_kv, group, block, 0, options) for block in range(last)]
+    most, total = (torch.cat([part[i] for part in parts], dim=-1) for i in (0, 1))
+    return reading.choose(group, most, total, options.sinks)
 
 
 def _blocks_seen(group: PathGroup, window: int | None) -> tuple[int, int]:
@@ -69,10 +102,12 @@ def _block(
     block: int,
     skipped: int,
     options: AttentionOptions,
+    chosen: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Max, sum of weights and weighted values of one block for the rows behind those skipped.
 
-    `whole` [branches, heads, queries, group, dim] are their queries in steps of `step`.
+    `whole` [branches, heads, queries, group, dim] are their queries in steps of `step`; `chosen`
+    [branches, heads, queries] tells which of them read the block, None: all.
     """
     at = slice(block * BLOCK, (block + 1) * BLOCK)
     slots = group.slots[:, at]
@@ -83,6 +118,8 @@ def _block(
     if options.window is not None:
         seen &= keys > positions - options.window
     seen = seen[:, None, :, None]
+    if chosen is not None:
+        seen = seen & chosen[..., None, None]
     scores = _products(whole, step, k.unsqueeze(2)) * options.scale
     if options.soft_cap is not None:
         scores = tanh(scores / options.soft_cap) * options.soft_cap

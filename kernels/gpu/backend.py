@@ -13,6 +13,7 @@ from radixlang.kernels.gpu.plan.plan_units import units_of
 from radixlang.kernels.gpu.plan.work_units import RESERVE
 from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.options import AttentionOptions
+from radixlang.kernels.plan.page_limits import PageTallies
 from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.kernels.plan.topology import GRID
 
@@ -67,6 +68,10 @@ class TritonBackend:
         units = self.device_plan(plan, options.window, q.element_size())
         layer = AttentionLayer(plan.num_kv_heads, plan.group_size, plan.head_dim, options)
         return store_and_attend(q, k, v, layer_kv, plan.new_slots, units, layer, rotations)
+
+    def take_tallies(self) -> PageTallies | None:
+        """None: every row reads all of its path."""
+        return None
 
 
 def store_and_attend(

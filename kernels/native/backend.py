@@ -10,6 +10,7 @@ from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.native.attention import NativeAttentionPlan, NativeKV
 from radixlang.kernels.native.library import Library
 from radixlang.kernels.options import AttentionOptions
+from radixlang.kernels.plan.page_limits import PageTallies
 from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.kernels.plan.tree_batch import TreeBatch
 
@@ -37,6 +38,10 @@ class NativeBackend:
     def advance(self, plan: AttentionPlan) -> None:
         """Move the library's plan on."""
         self.plan.advance(plan.host_new_slots.astype(np.int32))
+
+    def take_tallies(self) -> PageTallies | None:
+        """See `AttentionPlan.take_tallies`."""
+        return self.plan.take_tallies()
 
     def attend(
         self,

@@ -4,6 +4,8 @@ It knows slots and positions, and of its backend only the protocol. It launches 
 """
 
 __all__ = [
+    "page_choice",
+    "page_limits",
     "plan",
     "topology",
     "tree_batch",

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.options import AttentionOptions
+from radixlang.kernels.plan.page_limits import PageTallies
 from radixlang.kernels.plan.topology import Topology, build_topology, grow, ranges
 from radixlang.kernels.plan.tree_batch import TreeBatch
 from radixlang.kernels.upload import upload
@@ -42,6 +43,10 @@ class AttentionBackend(Protocol):
 
     def advance(self, plan: AttentionPlan) -> None:
         """Follow the decode step that the plan has just taken."""
+        ...
+
+    def take_tallies(self) -> PageTallies | None:
+        """See `AttentionPlan.take_tallies`."""
         ...
 
 
@@ -188,6 +193,10 @@ class AttentionPlan:
     ) -> Tensor:
         """See `kernels.attention.attend`, which checks shapes first."""
         return self.backend.attend(q, k, v, layer_kv, self, options, rotations)
+
+    def take_tallies(self) -> PageTallies | None:
+        """What limited rows have read since the last call; None where every row reads all."""
+        return self.backend.take_tallies() if self.batch.limits is not None else None
 
     def current_topology(self) -> Topology:
         """The topology with what decoding has added to the tails."""

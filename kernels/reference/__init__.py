@@ -5,4 +5,5 @@ __all__ = [
     "backend",
     "fused",
     "grouped",
+    "pages",
 ]

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.options import AttentionOptions
+from radixlang.kernels.plan.page_limits import PageTallies
 from radixlang.kernels.plan.plan import AttentionPlan
 from radixlang.kernels.reference.attention import attend_reference
 
@@ -33,3 +34,7 @@ class ReferenceBackend:
 
     def advance(self, plan: AttentionPlan) -> None:
         """Nothing is kept that could advance."""
+
+    def take_tallies(self) -> PageTallies | None:
+        """None: every row reads all of its path."""
+        return None

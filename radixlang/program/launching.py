@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 if TYPE_CHECKING:
+    from radixlang.attention import Attention
     from radixlang.protocol import AdapterUse, Backend
     from radixlang.sampling_params import LogitBias, LogitsFunction
     from radixlang.state.recording.nesting import NestedProgram
@@ -43,7 +44,7 @@ class Launch(Protocol[P, R_co]):
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
         seed: int | None = ..., logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
         logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
-        **arguments: object,
+        attention: Attention | None = ..., **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
@@ -56,7 +57,7 @@ class Launch(Protocol[P, R_co]):
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
         logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
         logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
-        **arguments: object,
+        attention: Attention | None = ..., **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
@@ -69,7 +70,7 @@ class Launch(Protocol[P, R_co]):
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
         seed: int | None = ..., logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
         logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
-        **arguments: object,
+        attention: Attention | None = ..., **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
@@ -82,7 +83,7 @@ class Launch(Protocol[P, R_co]):
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
         seed: int | None = ..., logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
         logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
-        **arguments: object,
+        attention: Attention | None = ..., **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
@@ -95,7 +96,7 @@ class Launch(Protocol[P, R_co]):
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
         seed: int | None = ..., logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
         logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
-        **arguments: object,
+        attention: Attention | None = ..., **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
@@ -108,7 +109,7 @@ class Launch(Protocol[P, R_co]):
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
         seed: int | None = ..., logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
         logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
-        **arguments: object,
+        attention: Attention | None = ..., **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
@@ -121,7 +122,7 @@ class Launch(Protocol[P, R_co]):
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
         seed: int | None = ..., logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
         logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
-        **arguments: object,
+        attention: Attention | None = ..., **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
@@ -134,7 +135,7 @@ class Launch(Protocol[P, R_co]):
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
         seed: int | None = ..., logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
         logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
-        **arguments: object,
+        attention: Attention | None = ..., **arguments: object,
     ) -> R_co: ...  # fmt: skip
     @overload
     def __call__(
@@ -147,7 +148,7 @@ class Launch(Protocol[P, R_co]):
         stop_token_ids: int | Iterable[int] | None = ..., ignore_eos: bool = ...,
         seed: int | None = ..., logprobs: bool = ..., top_logprobs: int = ..., heal: bool = ...,
         logit_bias: LogitBias | None = ..., logits: LogitsFunction | None = ...,
-        **arguments: object,
+        attention: Attention | None = ..., **arguments: object,
     ) -> R_co: ...  # fmt: skip
 
     # here the written ones end

@@ -43,7 +43,7 @@ def build_engine(loaded: LoadedModel, config: RuntimeConfig) -> EngineCore:
     num_slots = memory.pool.num_slots
     seed = secrets.randbits(64) if config.seed is None else config.seed
     branches = Branches(
-        _serving(loaded, num_slots),
+        _serving(loaded, config, num_slots),
         SeedSource(seed),
         NextUses(memory.tree),
         PromptLookup(draft_tokens_for(loaded.model, config)),
@@ -99,7 +99,7 @@ def _memory(
     return Memory(pool, tree, cache, counters, cold)
 
 
-def _serving(loaded: LoadedModel, num_slots: int) -> Serving:
+def _serving(loaded: LoadedModel, config: RuntimeConfig, num_slots: int) -> Serving:
     """The model's properties that branches need."""
     model, tokenizer = loaded.config, loaded.tokenizer
     return Serving(
@@ -109,4 +109,6 @@ def _serving(loaded: LoadedModel, num_slots: int) -> Serving:
         num_logits=model.vocab_size,
         end_ids=loaded.eos_token_ids,
         max_tokens_held=num_slots,
+        attention=config.attention,
+        reads_pages=device_of(loaded.model.device).is_host,
     )

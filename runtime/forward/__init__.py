@@ -9,4 +9,5 @@ __all__ = [
     "model_runner",
     "step_adapters",
     "step_memory",
+    "step_pages",
 ]

@@ -7,7 +7,7 @@ built again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import numpy as np
@@ -23,6 +23,7 @@ from radixlang.runtime.cache.pages.page_pool import Slots
 from radixlang.runtime.cache.radix_tree import RadixNode
 from radixlang.runtime.forward.cuda_graphs import DecodeGraphs
 from radixlang.runtime.forward.step_adapters import StepAdapters
+from radixlang.runtime.forward.step_pages import count_pages, page_limits
 from radixlang.runtime.metrics.stats import StepProfile
 from radixlang.runtime.models.decoder import Decoder
 from radixlang.runtime.models.layers.low_rank import AdapterBatch
@@ -129,6 +130,7 @@ class ModelRunner:
         self.serve(model)
         self._memory = memory
         self._profile = profile
+        self._variants = variants
         self.adapters = StepAdapters(variants)
         self._device = HostDevice() if device is None else device
         self._uses_graphs = cuda_graphs and self._device.attention == "triton"
@@ -158,6 +160,9 @@ class ModelRunner:
         with self._profile.part("model"):
             adapters = self.adapters.of(self.model, batch, counts)
             hidden = self._forward(input_ids, plan, adapters)
+            tallies = plan.take_tallies()
+            if tallies is not None:
+                count_pages(tallies, batch, counts)
             is_finite = hidden.float().sum(dim=1).isfinite()
         if self._device.is_host:
             self._heap.computed(len(ids))
@@ -172,7 +177,7 @@ class ModelRunner:
             (ids,) = plan.send_rows(input_ids)
             return model.forward(ids, plan.positions, plan, cache, adapters)
         graphs = self.graphs
-        if graphs is not None:
+        if graphs is not None and plan.batch.limits is None:
             hidden = graphs.run(input_ids, plan)
             if hidden is not None:
                 return hidden
@@ -215,15 +220,17 @@ class ModelRunner:
         planned = [(sequence, sequence.node) for sequence, _ in batch]
         is_decode = sum(counts) == len(batch)
         layout = self._memory.tree.layout_version
+        limits = page_limits(self._variants, batch, counts)
         plan = self._plan
-        if is_decode and plan is not None and planned == self._planned and layout == self._layout:
+        is_kept = planned == self._planned and layout == self._layout
+        if is_decode and is_kept and plan is not None and limits == plan.batch.limits:
             slots = [each.tail.item(each.num_written) for each, _ in planned]
             plan.advance(np.array(slots, np.int64))
             return plan
         self.num_plans += 1
         plan = plan_for(
             self.model,
-            tree_batch(batch),
+            replace(tree_batch(batch), limits=limits) if limits else tree_batch(batch),
             deterministic=self._deterministic,
             backend=self._device.attention,
         )

@@ -9,7 +9,7 @@ import numpy as np
 
 from radixlang.errors import AdapterFormatError
 from radixlang.runtime.adapters.lora import LoraAdapter
-from radixlang.runtime.adapters.variants import PLAIN, VariantTable
+from radixlang.runtime.adapters.variants import VariantTable
 from radixlang.runtime.models.layers.low_rank import AdapterBatch, AdapterGroup, BoundAdapter
 from radixlang.runtime.models.model import AdaptableModel, CausalModel
 from radixlang.runtime.scheduling.sequence import TokenSequence
@@ -54,7 +54,7 @@ class StepAdapters:
             if sequence.variants.starts:
                 first = sequence.num_computed
                 for begin, end, variant in sequence.variants.pieces(first, first + count):
-                    if variant != PLAIN:
+                    if self._variants.has_adapter(variant):
                         rows.setdefault(variant, []).extend(
                             range(at + begin - first, at + end - first)
                         )
@@ -65,6 +65,7 @@ class StepAdapters:
 
     def _group(self, model: CausalModel, number: int, rows: list[int]) -> AdapterGroup:
         variant = self._variants[number]
+        assert variant.adapter is not None
         return AdapterGroup(
             self.bind(model, variant.adapter),
             variant.scale,

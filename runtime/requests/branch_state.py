@@ -25,6 +25,7 @@ from radixlang.runtime.adapters.variants import (
     PLAIN_SPANS,
     ModelVariant,
     VariantSpans,
+    VariantTable,
     last_occurrence,
 )
 from radixlang.runtime.cache.lease import Lease
@@ -244,7 +245,7 @@ class BranchState:
             self.run_variant = self.variant
         self.run = (*self.run, piece)
 
-    def variants_from(self, prompt: TokenIds) -> VariantSpans:
+    def variants_from(self, prompt: TokenIds, table: VariantTable) -> VariantSpans:
         """What computes a prompt, of this branch's tokens or their beginning, and what follows.
 
         The last token is computed with the variant in use, since its logits choose the next one.
@@ -261,7 +262,7 @@ class BranchState:
                     "this adapter acts from its invocation tokens on, and the prompt has none of "
                     f"{list(self.invocation)}; append the text that it was trained to begin with"
                 )
-            variants, begin = variants.without(self.variant), found
+            variants, begin = table.without_adapter(variants, self.variant), found
         return variants.since(begin, self.variant)
 
     def _prompt_variants(self) -> VariantSpans:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from radixlang.attention import EXACT, Attention
 from radixlang.errors import ParameterError, PoolExhaustedError, PromptTooLongError
 from radixlang.protocol import Markup
 from radixlang.runtime.adapters.variants import ModelVariant, VariantTable
@@ -45,6 +46,7 @@ from radixlang.runtime.text.single_tokens import bias_of, single_token
 from radixlang.runtime.text.stop_strings import TextTracker
 from radixlang.runtime.text.token_healing import Healer, Unstable
 from radixlang.runtime.text.tokenizer import Tokenizer
+from radixlang.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from radixlang.runtime.constraints.compiled import CompiledConstraint
@@ -57,7 +59,8 @@ class Serving:
     """The model's properties that branches need.
 
     `vocab_size` bounds the ids that may be generated, `num_logits` is the width of the logits,
-    `max_tokens_held` the tokens that the pool has room for.
+    `max_tokens_held` the tokens that the pool has room for, `attention` that of generations which
+    name none; one that is not exact needs `reads_pages`.
     """
 
     tokenizer: Tokenizer
@@ -66,6 +69,8 @@ class Serving:
     num_logits: int
     end_ids: tuple[int, ...]
     max_tokens_held: int
+    attention: Attention = EXACT
+    reads_pages: bool = True
 
 
 class Branches:
@@ -173,9 +178,10 @@ class Branches:
 
     def _use_adapter(self, state: BranchState, variant: ModelVariant | None) -> None:
         state.variant, state.invocation = self.variants.number(variant), ()
-        if variant is not None and state.variant:
-            state.invocation = variant.adapter.invocation
-            state.adapters |= {variant.adapter}
+        adapter = self.variants[state.variant].adapter
+        if adapter is not None:
+            state.invocation = adapter.invocation
+            state.adapters |= {adapter}
 
     def _bear(self, parent: BranchState, child: BranchState) -> None:
         if child.is_born:  # it was cancelled before the fork ran
@@ -204,6 +210,7 @@ class Branches:
         serving, params = self.serving, operation.params
         prompt = self._prompt(state)
         other = None if partner is None else self._prompt(partner.branch)
+        attention, adapter = self._attention(params), self.variants[state.variant].adapter
         room = serving.context_length - max(len(prompt), 0 if other is None else len(other))
         limits = GenerationLimits(
             max_tokens=min(params.max_tokens, room),
@@ -222,20 +229,50 @@ class Branches:
             ),
             constraint=_checked(operation.constraint),
             unstable=self._unstable(state, operation, prompt),
-            drafter=self.drafts.drafter(state.namespace),
+            drafter=self.drafts.drafter(state.namespace) if attention == EXACT else None,
             bias=bias_of(params.logit_bias, serving.tokenizer, serving.vocab_size),
-            adapter=self.variants[state.variant].adapter.name if state.variant else "",
+            adapter="" if adapter is None else adapter.name,
             deadline_s=operation.deadline_s,
             partner=partner,
         )
-        sequence = _sequence(job, state, prompt, num_rows=1 if job.unstable is None else 2)
+        num_rows = 1 if job.unstable is None else 2
+        sequence = self._sequence(job, state, prompt, attention, num_rows=num_rows)
         job.begin(
             sequence,
             None
             if partner is None or other is None
-            else _sequence(job, partner.branch, other, num_rows=1),
+            else self._sequence(job, partner.branch, other, attention, num_rows=1),
         )
         return job
+
+    def _attention(self, params: SamplingParams) -> Attention:
+        """How much of its path a generated token reads; refuses what this device cannot do."""
+        attention = params.attention or self.serving.attention
+        if attention != EXACT and not self.serving.reads_pages:
+            raise ParameterError(
+                f"attention={attention} is served on a CPU alone; on a GPU give Exact()"
+            )
+        return attention
+
+    def _sequence(
+        self,
+        job: GenerateJob,
+        state: BranchState,
+        prompt: TokenIds,
+        attention: Attention,
+        *,
+        num_rows: int,
+    ) -> TokenSequence:
+        """The sequence of a generation on a branch; the logits of its last rows are needed."""
+        reading = self.variants.reading(state.variant, attention)
+        return TokenSequence(
+            job,
+            state.namespace,
+            prompt,
+            first_logit=len(prompt) - num_rows,
+            holder=f"generation on {state.name}",
+            variants=state.variants_from(prompt, self.variants).since(len(prompt), reading),
+        )
 
     def _prompt(self, state: BranchState) -> TokenIds:
         """All tokens of a branch; refuses a prompt that can never be served."""
@@ -271,7 +308,7 @@ class Branches:
         num_computed = max(len(plain), max(map(len, runs)) - 1)  # not the last token of an option
         self._check_length(len(state.fixed) + num_computed, ahead=0)
         options = [(text, tuple(run[shared:])) for text, run in zip(texts, runs, strict=True)]
-        variants = state.variants_from(base)
+        variants = state.variants_from(base, self.variants)
         job = ScoreJob(
             state, operation.future, base, options, variants, operation.deadline_s,
             num_top=min(operation.num_top, self.serving.vocab_size),
@@ -312,7 +349,7 @@ class Branches:
             later(lambda: None if future.done() else future.set_exception(refusal))
             return None
         wanted = Wanted(among, operation.top, serving.vocab_size)
-        variants = state.variants_from(prompt)
+        variants = state.variants_from(prompt, self.variants)
         return NextTokenJob(
             state, future, prompt, wanted, serving.tokenizer, variants, operation.deadline_s
         )
@@ -348,20 +385,6 @@ class Branches:
                 f"{serving.max_tokens_held}; make the pool larger (kv_bytes= or num_pages=), or "
                 "the prompt shorter"
             )
-
-
-def _sequence(
-    job: GenerateJob, state: BranchState, prompt: TokenIds, *, num_rows: int
-) -> TokenSequence:
-    """The sequence of a generation on a branch; the logits of its last rows are needed."""
-    return TokenSequence(
-        job,
-        state.namespace,
-        prompt,
-        first_logit=len(prompt) - num_rows,
-        holder=f"generation on {state.name}",
-        variants=state.variants_from(prompt),
-    )
 
 
 def _checked(constraint: object) -> CompiledConstraint | None:

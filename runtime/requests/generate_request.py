@@ -385,6 +385,9 @@ class GenerateJob(Job):
             num_forced_tokens=self.num_forced,
             time_to_first_token_s=(self.first_token_s or now) - self.posted_s,
             total_s=now - self.posted_s,
+            num_pages=self.pages.num_pages,
+            num_pages_read=self.pages.num_read,
+            omitted_mass=self.pages.omitted_mass,
         )
 
     def _append(

@@ -10,7 +10,7 @@ from torch import Tensor
 from radixlang.reply import AnyFuture
 from radixlang.runtime.requests.branch_state import BranchState
 from radixlang.runtime.scheduling.kv_manager import Memory
-from radixlang.runtime.scheduling.sequence import TokenIds, TokenSequence
+from radixlang.runtime.scheduling.sequence import PageCount, TokenIds, TokenSequence
 from radixlang.runtime.speculative.drafts import NO_DRAFT
 
 
@@ -41,6 +41,7 @@ class Job:
         self.sequences: dict[TokenSequence, None] = {}  # in the order in which they began
         self.num_cached = 0
         self.num_computed = 0
+        self.pages = PageCount()
 
     @property
     def branches(self) -> tuple[BranchState, ...]:

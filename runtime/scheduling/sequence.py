@@ -8,6 +8,7 @@ step: tokens that may be rejected, whose slots are then freed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -23,12 +24,22 @@ from radixlang.runtime.speculative.drafts import NO_DRAFT
 TokenIds = NDArray[np.int32]
 
 
+@dataclass(slots=True)
+class PageCount:
+    """Pages of the tokens of a request whose attention is not exact: see `protocol.Usage`."""
+
+    num_pages: int = 0
+    num_read: int = 0
+    omitted_mass: float = 0.0
+
+
 class Work(Protocol):
     """The request of a sequence, as far as scheduling needs it: see `requests.request.Job`."""
 
     samples: bool
     num_cached: int
     num_computed: int
+    pages: PageCount
 
     @property
     def num_to_write(self) -> int:

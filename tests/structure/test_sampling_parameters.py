@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import radixlang
-from radixlang import State, gen
+from radixlang import Exact, State, TopMass, gen
 from radixlang.errors import ParameterError
 from radixlang.graph.nodes import Gen
 from radixlang.remote.abilities import KINDS
@@ -32,7 +32,7 @@ OTHERS: dict[str, Any] = {
     "frequency_penalty": 0.5, "presence_penalty": 0.5, "repetition_penalty": 1.5, "stop": ("x",),
     "stop_regex": ("x+",), "stop_token_ids": (7,), "ignore_eos": True, "seed": 4,
     "logprobs": True, "top_logprobs": 2, "heal": False, "logit_bias": ((5, 1.0),),
-    "logits": lambda context: None,
+    "logits": lambda context: None, "attention": TopMass(0.01),
 }  # fmt: skip
 BOUNDS = {"max_tokens", "min_tokens", "stop", "stop_regex", "stop_token_ids", "ignore_eos"}
 
@@ -88,7 +88,7 @@ def test_a_thought_takes_what_does_not_bound_the_answer(name: str) -> None:
 
 
 SENT_OTHERWISE = {"logprobs", "top_logprobs"}  # in the form of the prompt's kind
-NOT_SENT = {"logits", "heal"}
+NOT_SENT = {"logits", "heal", "attention"}
 
 
 @pytest.mark.parametrize("name", sorted(set(PARAM_NAMES) - SENT_OTHERWISE - NOT_SENT))
@@ -101,6 +101,12 @@ def test_remote_sends_every_parameter(name: str) -> None:
 def test_remote_refuses_a_function_of_logits() -> None:
     with pytest.raises(ParameterError, match="logits= is not possible here"):
         sampling_fields(SamplingParams(logits=OTHERS["logits"]), KINDS["radixlang"])
+
+
+def test_remote_refuses_attention_that_is_not_exact() -> None:
+    with pytest.raises(ParameterError, match=r"attention=TopMass\(epsilon=0.01\) is not possible"):
+        sampling_fields(SamplingParams(attention=OTHERS["attention"]), KINDS["radixlang"])
+    assert sampling_fields(SamplingParams(attention=Exact()), KINDS["radixlang"])
 
 
 @pytest.mark.parametrize("name", sorted(set(PARAM_NAMES) - NOT_SENT))

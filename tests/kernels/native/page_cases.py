@@ -11,10 +11,10 @@ from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.native.attention import NativeAttentionPlan, NativeKV
 from radixlang.kernels.native.library import Library
 from radixlang.kernels.options import AttentionOptions
-from radixlang.kernels.plan.page_limits import PageLimits
+from radixlang.kernels.plan.page_limits import PageLimits, PageTallies
 from radixlang.kernels.reference.pages import attend_pages_reference, page_shares
 from radixlang.kernels.tools.forests import random_forest
-from tests.kernels.native.forest_cases import Case, make_case
+from tests.kernels.native.forest_cases import Case, make_case, quantized_case
 
 Shape = tuple[tuple[int, int], int]
 
@@ -26,8 +26,7 @@ def limited_case(
 ) -> Case:  # fmt: skip
     """A random forest; `limit` of every row, None: of each its own, some of them none.
 
-    Queries are long, so that attention is far from even; keys drift along the path, as rotated
-    ones do.
+    Queries are of one length and keys of many, so that attention is even, or far from it.
     """
     rng = np.random.default_rng(seed)
     batch = random_forest(rng, max_queries=queries, longest=longest, quantized=quantized)
@@ -40,63 +39,79 @@ def limited_case(
     limits = rng.choice([0, 1, 3, 0.3, 0.05, 0.01, 1e-4], num_rows)
     if limit is not None:
         limits[:] = limit
-    return replace(
-        case, q=case.q * float(rng.choice([0.5, 2, 8])),
-        batch=replace(batch, limits=limits_of(limits)),
-    )  # fmt: skip
+    for slots in batch.segment_slots:  # stretches of long and of short keys
+        for part in np.split(slots.astype(np.int64), range(40, len(slots), 40)):
+            case.layer_kv.k[torch.from_numpy(part)] *= float(rng.choice([0.1, 0.3, 1, 3]))
+    batch = replace(batch, limits=limits_of(limits))
+    case = replace(case, q=case.q * float(rng.choice([0.5, 2, 8])), batch=batch)
+    return quantized_case(case) if quantized else case
 
 
 def limits_of(limits: np.ndarray) -> PageLimits:
     """Numbers below 1 are shares of the mass, others pages; 0 is neither."""
     is_mass = limits < 1
-    return PageLimits(
-        np.where(is_mass, 0, limits).astype(np.int32), np.where(is_mass, limits, 0.0)
-    )
+    return PageLimits(np.where(is_mass, 0, limits).astype(np.int32), np.where(is_mass, limits, 0.0))
 
 
 def options_of(case: Case) -> AttentionOptions:
     return AttentionOptions(**({"scale": case.q.shape[2] ** -0.5} | case.options))
 
 
+def plan_of(library: Library, case: Case) -> NativeAttentionPlan:
+    num_heads, head_dim = case.q.shape[1:]
+    return NativeAttentionPlan(
+        library, case.batch,
+        num_heads=num_heads, num_kv_heads=case.layer_kv.k.shape[1], head_dim=head_dim,
+    )  # fmt: skip
+
+
 def check_case(library: Library, case: Case, *, threads: int = 1, kv: LayerKV | None = None) -> int:
-    """Check one call against float64; returns the number of rows and heads that were limited.
+    """Check one call against float64; returns the number of pages that were left out.
 
     `kv` holds what the case's slots stand for, where some are quantised.
     """
-    limits, held = case.batch.limits, kv or case.layer_kv
+    limits, held, plan = case.batch.limits, kv or case.layer_kv, plan_of(library, case)
     assert limits is not None
-    num_heads, head_dim = case.q.shape[1:]
-    num_kv_heads = held.k.shape[1]
-    plan = NativeAttentionPlan(
-        library, case.batch, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim
-    )
     options = options_of(case)
     out = plan.attend(NativeKV(case.layer_kv), case.q, options, num_threads=threads)
     tallies = plan.take_tallies()
     assert tallies is not None
-    chosen, count = [], 0
+    chosen, heads = [], range(held.k.shape[1])
     for row, is_limited in enumerate(limits.limited.tolist()):
-        pages = np.stack([plan.chosen(row, head) for head in range(num_kv_heads)])
+        pages = np.stack([plan.chosen(row, head) for head in heads])
         chosen.append(pages)
         if is_limited:
-            _check_row(case, held, row, pages, tallies, options)
-            count += num_heads
+            check_row(case, held, row, pages, tallies, options)
+        else:
+            assert pages.all()
     expected = attend_pages_reference(case.q, held.k, held.v, case.batch, chosen, options)
     error = float((out - expected).abs().max() / expected.abs().max().clamp(min=1))
-    assert error < 5e-6, error
-    return count
+    assert error < 1e-4, error  # scores up to some hundreds, in float32
+    return int((tallies.all_pages - tallies.read).sum())
 
 
-def _check_row(case, held, row, pages, tallies, options) -> None:  # type: ignore[no-untyped-def]
+def check_row(
+    case: Case,
+    held: LayerKV,
+    row: int,
+    pages: np.ndarray,
+    tallies: PageTallies,
+    options: AttentionOptions,
+) -> None:
+    """What a row left out is no more than it says, and no more than it may."""
+    limits = case.batch.limits
+    assert limits is not None
     shares = page_shares(case.q, held.k, case.batch, row, options)
     read = np.repeat(pages, case.q.shape[1] // held.k.shape[1], axis=0)
     omitted = float((shares * torch.from_numpy(~read)).sum(1).max())
-    bound, share = float(tallies.omitted[row]), float(case.batch.limits.top_mass[row])
+    bound, share = float(tallies.omitted[row]), float(limits.top_mass[row])
     assert omitted <= bound + 1e-12, (omitted, bound)
-    if share:
-        assert bound <= share, (bound, share)
-    assert tallies.read[row] == pages.sum()
+    assert not share or bound <= share, (bound, share)
     assert pages[:, -2:].all()
-    top = int(case.batch.limits.top_pages[row])
-    if top:
-        assert pages.sum(1).max() <= top + 3
+    first = int(np.argmax(pages.any(0)))  # of the path
+    assert tallies.read[row] == pages.sum()
+    assert tallies.all_pages[row] == len(pages) * (pages.shape[1] - first)
+    assert pages[:, first].all()
+    if limits.top_pages[row]:
+        most = min(int(limits.top_pages[row]) + 3, pages.shape[1] - first)
+        assert (pages.sum(1) <= most).all()
