@@ -119,7 +119,7 @@ class VariantTable:
         return self.number(replace(self[number], attention=attention))
 
     def without_adapter(self, spans: VariantSpans, number: int) -> VariantSpans:
-        """A path with one use of an adapter, whatever its tokens read, replaced by the model alone."""
+        """A path with one use of an adapter, whatever tokens read, replaced by the model alone."""
         used = self._entries[number - 1]
         found = VariantSpans()
         for start, each in zip(spans.starts, spans.variants, strict=True):

@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # what the runtime may know of the language: the seam, how a bar looks, where files are kept
 SEAM = {
+    "attention",
     "cache_dir",
     "constraints",
     "errors",
