@@ -30,6 +30,7 @@ from radixlang.runtime.models.int8.build import build_int8_decoder
 from radixlang.runtime.models.loader import load_gguf_tokenizer
 from radixlang.runtime.models.locate import find_default_model
 from radixlang.runtime.models.model import LoadedModel
+from radixlang.runtime.process.native_library import native_library
 
 MARGIN = 8  # tokens of a branch before and after the steps that count
 NOT_UPKEEP = ("model", "sampling")
@@ -117,9 +118,8 @@ def large(num_layers: int) -> LoadedModel:
         layer_rope=(0,) * num_layers, attention_scale=64**-0.5, tie_embeddings=True,
         kv_dtype="bfloat16",
     )  # fmt: skip
-    return LoadedModel(
-        build_int8_decoder(config, Noise(config)), tokenizer, config, quantization="int8"
-    )
+    decoder = build_int8_decoder(config, Noise(config), library=native_library())
+    return LoadedModel(decoder, tokenizer, config, quantization="int8")
 
 
 class Noise:
