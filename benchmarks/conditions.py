@@ -254,13 +254,21 @@ def from_disk(model: LoadedModel, questions: Questions, expected: Sequence[Answe
         ) as runtime:
             found = together(runtime, questions, cold=False)
         with Runtime(model, seed=0, num_pages=16384, disk=folder) as runtime:
-            first = runtime.new_branch()
-            first.extend(questions.prompts[0])
-            params = SamplingParams(**questions.options(0, greedy=True))
-            _happened(first.generate(params).result().usage.num_cached_tokens, "reading from disk")
-            first.release()
+            _happened(_num_cached(runtime, questions), "reading from disk")
             found += together(runtime, questions)
     return Differing.of(found, [*expected, *expected])
+
+
+def _num_cached(runtime: Runtime, questions: Questions) -> int:
+    """Tokens that are found of the first prompt of each beginning, in a cache that is empty."""
+    num_tokens = 0
+    for number in range(min(len(STEMS), len(questions.prompts))):
+        branch = runtime.new_branch()
+        branch.extend(questions.prompts[number])
+        params = SamplingParams(**questions.options(number, greedy=True))
+        num_tokens += branch.generate(params).result().usage.num_cached_tokens
+        branch.release()
+    return num_tokens
 
 
 def cold_nodes(model: LoadedModel, questions: Questions, _: Sequence[Answer]) -> Differing:
