@@ -20,6 +20,7 @@ from radixlang.runtime.models.gguf.config import gguf_config
 from radixlang.runtime.models.gguf.file import GgufFile
 from radixlang.runtime.models.kept_weights import kept_bytes, weights_folder
 from radixlang.runtime.models.locate import locate
+from radixlang.runtime.process.cores import usable_cores
 from radixlang.runtime.process.disk_cache import kept_root
 from radixlang.runtime.process.native_library import native_library
 from radixlang.runtime.process.served_devices import device_named, refusal
@@ -52,7 +53,9 @@ def devices() -> Iterator[Finding]:
                 yield Finding(f"device cuda:{index}", "note", f"{found}: not used", why)
         return
     vectors = torch.backends.cpu.get_cpu_capability()
-    found = f"{torch.get_num_threads()} threads on {os.cpu_count()} cores, {vectors}"
+    cores, usable = os.cpu_count(), usable_cores()
+    of = f"{cores} cores" if usable == cores else f"{usable} of {cores} cores"
+    found = f"{torch.get_num_threads()} threads on {of}, {vectors}"
     yield Finding("device cpu", "ok", found)
     if torch.version.cuda is not None:
         yield Finding("gpu", "note", "this torch is built for a GPU and sees none",

@@ -57,11 +57,6 @@ class LaidOutStore:
         """Whether weights are still to be laid out."""
         return self._folder is None or not any(self._folder.glob("*.blocks"))
 
-    @property
-    def folder(self) -> Path | None:
-        """Where weights are kept."""
-        return self._folder
-
     def weight(
         self, name: str, shapes: Sequence[Shape], read: Callable[[], list[StoredRows]]
     ) -> GroupedWeight:
