@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import speed, workloads
-from benchmarks.peer_list import ABLATIONS, PEERS, Peer
+from benchmarks.peer_list import Peer
 
 ECHO = """
 import sys
@@ -30,11 +30,13 @@ class Recorder:
     def __init__(self, key: str, log: list[tuple[str, Any]]) -> None:
         self.key, self._log = key, log
         self.seconds: dict[str, list[float]] = {}
+        self.processor_seconds: dict[str, list[float]] = {}
         self.errors: dict[str, str] = {}
 
     def run(self, workload: workloads.Workload) -> None:
         self._log.append((self.key, workload))
         self.seconds.setdefault(workload.name, []).append(1.0)
+        self.processor_seconds.setdefault(workload.name, []).append(1.5)
 
 
 def echo(tmp_path: Path, source: str = ECHO) -> Peer:
@@ -95,6 +97,7 @@ def test_runs_are_taken_in_turn_each_of_new_text_and_w6_of_questions() -> None:
         assert all((token >= 200_000) == (workload.name == "W6")
                    for call in workload.calls for token in call.suffix)  # fmt: skip
     assert workers[0].seconds == {"W1": [1.0, 1.0], "W6": [1.0, 1.0]}  # the first does not count
+    assert workers[0].processor_seconds == {"W1": [1.5, 1.5], "W6": [1.5, 1.5]}
 
 
 def test_w6_is_of_the_same_text_without_questions() -> None:
@@ -106,19 +109,27 @@ def test_w6_is_of_the_same_text_without_questions() -> None:
 
 def test_table_has_medians_ratios_failures_and_reasons() -> None:
     process: Any = None
-    ours = speed.Worker("ours", Peer("us", ""), process, "1", {"W1": [1.0, 9.0, 2.0], "W2": [4.0]})
-    theirs = speed.Worker("vllm", Peer("them", ""), process, "2", {"W1": [3.0]}, {"W1": 5_000_000})
+    ours = speed.Worker(
+        "ours", Peer("us", ""), process, "1",
+        {"W1": [1.0, 9.0, 2.0], "W2": [4.0]}, {"W1": [2.0, 4.0, 3.0], "W2": [8.0]},
+    )  # fmt: skip
+    theirs = speed.Worker(
+        "vllm", Peer("them", ""), process, "2", {"W1": [3.0]}, {"W1": [6.0]}, {"W1": 5_000_000}
+    )
     theirs.errors["W2"] = "out of memory"
     found = speed.table([ours, theirs], ["W1", "W2"], {"sglang": "no GPU"}).splitlines()
-    assert "| us 1 | 2.00 | 4.00 |" in found
-    assert "| them 2 | 3.00 (1.50×) | failed |" in found
+    wall, processor = found[:4], found[5:9]
+    assert wall[0] == "| median wall seconds (theirs ÷ ours) | W1 | W2 |"
+    assert wall[2:] == ["| us 1 | 2.00 | 4.00 |", "| them 2 | 3.00 (1.50×) | failed |"]
+    assert processor[0] == "| median processor seconds (theirs ÷ ours) | W1 | W2 |"
+    assert processor[2:] == ["| us 1 | 3.00 | 8.00 |", "| them 2 | 6.00 (2.00×) | failed |"]
     assert "- them, W2: out of memory" in found
     assert "- them: peak resident memory 5 MB" in found
     assert "- SGLang: not run, no GPU" in found
 
 
 def test_every_peer_has_its_script_or_a_reason() -> None:
-    for peer in (PEERS | ABLATIONS).values():
+    for peer in speed.EVERYONE.values():
         has_script = bool(peer.script) and (speed.HERE / "peers" / peer.script).is_file()
         assert has_script != bool(peer.cannot_run), peer.name
 
