@@ -54,8 +54,8 @@ def devices() -> Iterator[Finding]:
         return
     vectors = torch.backends.cpu.get_cpu_capability()
     cores, usable = os.cpu_count(), usable_cores()
-    of = f"{cores} cores" if usable == cores else f"{usable} of {cores} cores"
-    found = f"{torch.get_num_threads()} threads on {of}, {vectors}"
+    on = f"{cores} cores" if usable == cores else f"{usable} of {cores} cores"
+    found = f"{torch.get_num_threads()} threads on {on}, {vectors}"
     yield Finding("device cpu", "ok", found)
     if torch.version.cuda is not None:
         yield Finding("gpu", "note", "this torch is built for a GPU and sees none",
