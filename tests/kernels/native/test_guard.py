@@ -13,9 +13,9 @@ from radixlang.kernels.native.build import FLAGS, SOURCES, find_compiler
 # C functions that only read, free or hand out an address: there is nothing in them that can throw
 CANNOT_FAIL = {
     "rl_attention_free", "rl_attention_num_rows", "rl_attention_positions",
-    "rl_attention_new_slots", "rl_cpu_isa", "rl_weight_free", "rl_weight_bytes",
-    "rl_weight_checksum", "rl_weight_read", "rl_weight_append", "rl_weight_memory",
-    "rl_weight_forget", "rl_grouped_rows",
+    "rl_attention_new_slots", "rl_attention_chosen", "rl_attention_take_tallies", "rl_cpu_isa",
+    "rl_weight_free", "rl_weight_bytes", "rl_weight_checksum", "rl_weight_read",
+    "rl_weight_append", "rl_weight_memory", "rl_weight_forget", "rl_grouped_rows",
 }  # fmt: skip
 
 # Bodies that throw on every thread, on one item of many, and in a call within a call.
