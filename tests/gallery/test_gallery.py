@@ -45,6 +45,11 @@ EXPECTED = {
     "json_extraction": ["Order(quantity=20, item='lamp', city='Vienna')"],
     "its_hub_search": ["(score 0."],
     "judge": ["Dear Mr Hale", "politeness"],
+    "page_attention": [
+        "Exact(): Athens, Havana,",
+        "TopMass(epsilon=0.03): Athens, Havana,",
+        "at most 0.03 of the mass missed",
+    ],
     "program_endpoints": ["The capital of Italy is Rome.", "Lima", "400 countries:"],
     "quick_start": ["The capital of Italy is Rome."],
     "rag": ["[Heron] The Heron is 128 km long.", "[Kestrel] Trout live in it."],

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
 
 from radixlang.kernels.layer_kv import LayerKV
 from radixlang.kernels.native.attention import NativeAttentionPlan, NativeKV
@@ -14,9 +16,48 @@ from radixlang.kernels.options import AttentionOptions
 from radixlang.kernels.plan.page_limits import PageLimits, PageTallies
 from radixlang.kernels.reference.pages import attend_pages_reference, page_shares
 from radixlang.kernels.tools.forests import random_forest
-from tests.kernels.native.forest_cases import Case, make_case, quantized_case
+from tests.kernels.native.forest_cases import Case, dequantized, make_case, quantized_case
 
 Shape = tuple[tuple[int, int], int]
+SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
+QUERIES = st.sampled_from([1, 1, 4])
+DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
+SHAPES = st.sampled_from([((6, 2), 16), ((9, 3), 64), ((4, 1), 40), ((2, 2), 24), ((8, 1), 8)])
+
+
+@st.composite
+def any_case(draw: st.DrawFn) -> Case:
+    """A forest of any shape, type and limits, a third of them with quantised segments."""
+    options = {"seed": draw(SEEDS), "queries": draw(QUERIES), "shape": draw(SHAPES)}
+    if draw(st.sampled_from([True, False, False])):
+        return limited_case(**options, quantized=True)
+    soft_cap = draw(st.sampled_from([None, None, 20.0]))
+    return limited_case(**options, dtype=draw(DTYPES), soft_cap=soft_cap, sinks=draw(st.booleans()))
+
+
+def check_any(library: Library, case: Case, threads: int) -> int:
+    """`check_case`, whether or not some of the case's slots are quantised."""
+    is_quantized = case.batch.segment_quantized is not None
+    kv = dequantized(case) if is_quantized else None
+    return check_case(library, case, threads=threads, kv=kv)
+
+
+THREADS = st.sampled_from([1, 2])
+
+
+def check_many(library: Library, num_cases: int, start: int) -> int:
+    """Check that many cases, drawn from a seed; returns the number of pages that were left out."""
+    left_out = 0
+
+    @seed(start)
+    @settings(max_examples=num_cases, deadline=None, database=None)
+    @given(any_case(), THREADS)
+    def check(case: Case, threads: int) -> None:
+        nonlocal left_out
+        left_out += check_any(library, case, threads)
+
+    check()
+    return left_out
 
 
 def limited_case(

@@ -14,51 +14,38 @@ from radixlang.kernels.native.attention import NativeKV
 from radixlang.kernels.native.library import Library
 from radixlang.kernels.plan.page_limits import PageLimits
 from radixlang.kernels.plan.tree_batch import TreeBatch, chain, check_batch
-from tests.kernels.native.forest_cases import Case, alone, dequantized, make_case, moved, rows_of
+from tests.kernels.native.forest_cases import Case, alone, make_case, moved, rows_of
 from tests.kernels.native.page_cases import (
+    DTYPES,
+    QUERIES,
+    SEEDS,
+    THREADS,
+    any_case,
+    check_any,
     check_case,
+    check_many,
     limited_case,
     limits_of,
     options_of,
     plan_of,
 )
 
-SEEDS = st.integers(min_value=0, max_value=2**32 - 1)
-QUERIES = st.sampled_from([1, 1, 4])
-CAPS = st.sampled_from([None, None, 20.0])
-DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
-SHAPES = st.sampled_from([((6, 2), 16), ((9, 3), 64), ((4, 1), 40), ((2, 2), 24), ((8, 1), 8)])
 forests = settings(
     max_examples=40, deadline=None, derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 
 
-@forests
-@given(SEEDS, QUERIES, DTYPES, SHAPES, CAPS, st.booleans(), st.sampled_from([1, 2]))
+@settings(forests, max_examples=80)
+@given(any_case(), THREADS)
 def test_what_is_left_out_holds_no_more_than_promised(
-    native: Library,
-    seed: int,
-    queries: int,
-    dtype: torch.dtype,
-    shape: tuple[tuple[int, int], int],
-    soft_cap: float | None,
-    sinks: bool,
-    threads: int,
+    native: Library, case: Case, threads: int
 ) -> None:
-    case = limited_case(
-        seed, queries=queries, dtype=dtype, shape=shape, soft_cap=soft_cap, sinks=sinks
-    )
-    check_case(native, case, threads=threads)
+    check_any(native, case, threads)
 
 
-@forests
-@given(SEEDS, QUERIES, SHAPES)
-def test_pages_of_quantised_segments_are_bounded_as_they_are_read(
-    native: Library, seed: int, queries: int, shape: tuple[tuple[int, int], int]
-) -> None:
-    case = limited_case(seed, queries=queries, shape=shape, quantized=True)
-    check_case(native, case, kv=dequantized(case))
+def test_many_cases_are_checked_by_their_number(native: Library) -> None:
+    assert check_many(native, 10, 0) > 0
 
 
 def test_pages_are_left_out_at_all(native: Library) -> None:
