@@ -1,4 +1,4 @@
-"""Fixtures for the model tests: forests on a tiny pool, real models, transformers' own answers."""
+"""Fixtures for the model tests: forests, real models, transformers' answers, kept weights."""
 
 from __future__ import annotations
 
@@ -201,3 +201,18 @@ def _transformers_from_gguf(path: Path) -> Any:
     assert set(result.missing_keys) <= {"lm_head.weight"}
     model.tie_weights()
     return model
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of all weights, for one test."""
+    monkeypatch.setenv("RADIXLANG_WEIGHTS", str(tmp_path / "weights"))
+    return tmp_path / "weights"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A file that stands for a model."""
+    path = tmp_path / "some.gguf"
+    path.write_bytes(b"weights")
+    return path

@@ -24,21 +24,6 @@ WIDTH = 256
 SHAPES = [(2, 19, WIDTH), (14, 3, WIDTH)]
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of all weights, for one test."""
-    monkeypatch.setenv("RADIXLANG_WEIGHTS", str(tmp_path / "weights"))
-    return tmp_path / "weights"
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """A file that stands for a model."""
-    path = tmp_path / "some.gguf"
-    path.write_bytes(b"weights")
-    return path
-
-
 def library() -> Library:
     found = native_library()
     assert found is not None

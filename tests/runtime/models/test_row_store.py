@@ -20,21 +20,6 @@ from radixlang.runtime.models.loader import load_model
 ROWS = quantize_rows(torch.randn(24, 16), (4, 8))
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of all weights, for one test."""
-    monkeypatch.setenv("RADIXLANG_WEIGHTS", str(tmp_path / "weights"))
-    return tmp_path / "weights"
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """A file that stands for a model."""
-    path = tmp_path / "some.gguf"
-    path.write_bytes(b"weights")
-    return path
-
-
 def never() -> Int8Rows:
     raise AssertionError("made anew")
 
